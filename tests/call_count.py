@@ -1,4 +1,4 @@
-"""How many Python functions a piece of work calls: a stand-in for time that does not flicker."""
+"""Counts the calls of Python functions in a piece of work: a steadier measure than time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["calls_of"]
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Calls while `work` runs, its own among them; nothing is collected meanwhile, since what ends
-    then, of whichever test, calls functions too."""
+    """Return how many functions are called while `work` runs, including `work` itself. Garbage
+    collection is off meanwhile, because finalizers of other tests would be counted, too."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:

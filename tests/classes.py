@@ -1,5 +1,5 @@
-"""Classes as their text says them: bases, methods, fields, and the functions that reach into their
-private fields from outside. Used by the tests of the code's shape."""
+"""Reads classes from source text: their bases, methods and fields, and the functions that use their
+private fields from outside. The tests of the code's shape use this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Method(NamedTuple):
-    """How a method is called. `takes_more`: it has `*args`."""
+    """The parameters of a method. `takes_more`: the method has `*args`."""
 
     parameters: tuple[str, ...]
     is_async: bool
@@ -23,7 +23,7 @@ class Method(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """One class. `fields`: what its body declares and its methods set on `self`."""
+    """One class. `fields`: the names that its body declares and that its methods set on `self`."""
 
     module: str
     name: str
@@ -37,8 +37,8 @@ class Definition(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One module: its classes, its names as absolute ones, what its functions reach into, and the
-    lines of calls that unpack a literal tuple."""
+    """One module: its classes, the absolute name of each name in it, the private fields that its
+    functions use, and the lines of calls that unpack a literal tuple."""
 
     classes: tuple[Definition, ...]
     names: dict[str, str]
@@ -48,7 +48,7 @@ class Text(NamedTuple):
 
 @functools.cache
 def texts() -> dict[str, Text]:
-    """Every module and package; no tree is kept."""
+    """Return each module and package; syntax trees are not kept."""
     return {
         module: text_of(path.read_text(), module, package_of(path))
         for module, path in files().items()
@@ -105,7 +105,8 @@ def _targets(node: ast.AST) -> list[ast.expr]:
 def _reaches(
     nodes: list[ast.AST], classes: list[ast.ClassDef], module: str, names: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Functions that touch a private field of a parameter, and the class that this is of."""
+    """Find the functions that use a private field of a parameter, and the class of that
+    parameter."""
     inside = {function: f"{module}.{cls.name}" for cls in classes for function in cls.body}
     for node in nodes:
         if isinstance(node, FUNCTIONS):
@@ -133,19 +134,20 @@ def _is_reached_into(function: ast.AST, name: str) -> bool:
 
 
 def _unpacks(call: ast.Call) -> bool:
-    """Does a call unpack a tuple or list that is written there?"""
+    """Does a call unpack a tuple or list that is written in the call itself?"""
     starred = [one.value for one in call.args if isinstance(one, ast.Starred)]
     return any(isinstance(one, ast.Tuple | ast.List) for one in starred)
 
 
 @functools.cache
 def definitions() -> dict[str, Definition]:
-    """Every class by its absolute name."""
+    """Return each class by its absolute name."""
     return {f"{one.module}.{one.name}": one for text in texts().values() for one in text.classes}
 
 
 def home_of(name: str) -> str:
-    """The absolute name of a class where it is defined; of a re-exported one too."""
+    """Return the absolute name of a class in the module that defines it, for a re-exported class,
+    too."""
     while name not in definitions():
         module, _, last = name.rpartition(".")
         further = texts()[module].names.get(last, name) if module in texts() else name
@@ -157,7 +159,8 @@ def home_of(name: str) -> str:
 
 @functools.cache
 def lineage(name: str) -> list[Definition]:
-    """A class, and those of the project that it inherits from; itself first."""
+    """Return a class and the project's classes that it inherits from; the class itself comes
+    first."""
     found = definitions().get(home_of(name))
     if found is None:
         return []
@@ -166,13 +169,13 @@ def lineage(name: str) -> list[Definition]:
 
 @functools.cache
 def methods_of(name: str) -> dict[str, Method]:
-    """Own and inherited methods."""
+    """Return the methods of a class, own and inherited."""
     return {key: way for one in reversed(lineage(name)) for key, way in one.methods.items()}
 
 
 @functools.cache
 def reaching() -> dict[str, set[str]]:
-    """The functions that reach into each class."""
+    """Return the functions that use private fields of each class."""
     found: dict[str, set[str]] = {}
     for text in texts().values():
         for function, owner in text.reaches:
@@ -181,18 +184,18 @@ def reaching() -> dict[str, set[str]]:
 
 
 def size_of(name: str) -> int:
-    """How many methods a class has, with the functions that reach into it."""
+    """Count the methods of a class and the functions that use its private fields."""
     return len(methods_of(name)) + len(reaching().get(name, ()))
 
 
 @functools.cache
 def members_of(name: str) -> frozenset[str]:
-    """Methods and fields, own and inherited."""
+    """Return the methods and fields of a class, own and inherited."""
     return frozenset(key for one in lineage(name) for key in (*one.methods, *one.fields))
 
 
 def implements(name: str, protocol: str) -> bool:
-    """Has a class all that a Protocol asks for, by names and parameters?"""
+    """Does a class have all members of a Protocol, with the same parameters?"""
     methods, wanted = methods_of(name), methods_of(protocol)
     return members_of(protocol) <= members_of(name) and all(
         _fits(methods[key], way) for key, way in wanted.items() if key in methods
@@ -210,7 +213,7 @@ def _fits(way: Method, wanted: Method) -> bool:
 
 
 def implementers(protocol: str) -> list[str]:
-    """The classes of the project that a Protocol has."""
+    """Return the classes of the project that implement a Protocol."""
     return [
         name
         for name, one in definitions().items()

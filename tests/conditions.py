@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, without sleeping."""
+"""Waits for conditions in tests, without sleeping."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ async def until(condition: Callable[[], bool], within_s: float = 20) -> None:
 
 
 async def spin(times: int = 20) -> None:
-    """Let everything that is ready run, so many times."""
+    """Let the loop run `times` iterations, so that all tasks that are ready run."""
     for _ in range(times):
         await asyncio.sleep(0)

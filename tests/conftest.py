@@ -1,5 +1,5 @@
-"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`; none
-outside `tests/real` sleeps in real time; no example of a property is judged by how long it took."""
+"""Runs async tests on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`. No
+test outside `tests/real` sleeps in real time. Examples of properties have no deadline."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 LOOP = os.environ.get("MILLSTREAM_LOOP", "asyncio")
 
-settings.register_profile("millstream", deadline=None)  # a busy machine is no fault of the code
-settings.register_profile("fast", deadline=None, max_examples=25)  # of `make test-fast`
-if settings.get_current_profile_name() == "default":  # else somebody has chosen one
+settings.register_profile("millstream", deadline=None)  # a busy machine is not a fault of the code
+settings.register_profile("fast", deadline=None, max_examples=25)  # the profile of `make test-fast`
+if settings.get_current_profile_name() == "default":  # otherwise the command line names a profile
     settings.load_profile("millstream")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Measures which tests take long, and runs a part of these."""
+    """Add the options that measure long tests and run a part of them."""
     parser.addoption("--write-long-tests", action="store_true", help="write tests/long_tests.txt")
     parser.addoption(
         "--rotate", type=int, default=1, help="run each N-th of the long tests that take turns"
@@ -43,13 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Refuse a loop that nobody knows."""
+    """Refuse the name of an unknown loop."""
     if LOOP not in LOOPS:
         raise pytest.UsageError(f"MILLSTREAM_LOOP is {LOOP!r}, not one of {', '.join(LOOPS)}")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Says which loop it is, and how many long tests run."""
+    """Report the loop, and the share of the long tests that runs."""
     every = config.getoption("--rotate")
     turns = f", 1 of {every} long tests (commit {seed_of_commit()})" if every > 1 else ""
     return f"event loop: {LOOP}{turns}"
@@ -60,10 +60,15 @@ UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test has the same name in every process: none with an address, or a set of several. Of
-    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare, and so are the
-    tests that `long_tests.txt` names. Those of the Spark session run in one process. On another
-    loop than asyncio's, only tests that use the loop run. With `--rotate`, long tests take turns.
+    """Select and mark the collected tests.
+
+    - Each test must have the same name in every process, so parameters without a stable id are
+      refused: they would show an address, or a set in any order.
+    - Parameters of a test that is marked `one_in(n)` become spare, except each n-th one. So do the
+      tests that `long_tests.txt` names.
+    - Tests that use the Spark session run in one process.
+    - On uvloop, only tests that use the loop run.
+    - With `--rotate`, a run includes only some of the long tests.
     """
     spare_all_but_some(items)
     if LOOP != "asyncio":
@@ -71,14 +76,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     leave_out(config, items)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))  # in one process: one session
+            # one process, so that there is one session
+            item.add_marker(pytest.mark.xdist_group("spark"))
     unstable = [item.nodeid for item in items if UNSTABLE_ID.search(item.nodeid)]
     if unstable:
         raise pytest.UsageError(f"give ids=... to the parameters of {unstable[0]}")
 
 
 def spare_all_but_some(items: list[pytest.Item]) -> None:
-    """Mark what one more run of the same test is, before `-m` looks at the marks."""
+    """Mark tests that repeat another test as spare, before pytest applies `-m`."""
     counts: Counter[str] = Counter()
     long = long_tests.read_names()
     for item in items:
@@ -93,7 +99,7 @@ def spare_all_but_some(items: list[pytest.Item]) -> None:
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those of the long tests whose turn is at another commit."""
+    """Leave out the long tests that another commit runs."""
     every = config.getoption("--rotate")
     if every > 1:
         long = long_tests.read_names()
@@ -103,7 +109,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def takes_turns(item: pytest.Item, long: Collection[str]) -> bool:
-    """Is the test long, and one of many that are alike?"""
+    """Is the test long, and one of many similar tests?"""
     is_long = item.nodeid in long or item.get_closest_marker("slow") is not None
     is_alike = "[" in item.nodeid or item.get_closest_marker("rotates") is not None
     return is_long and is_alike and item.get_closest_marker("every_commit") is None
@@ -115,8 +121,8 @@ def keep_only(config: pytest.Config, items: list[pytest.Item], kept: Collection[
 
 
 def uses_loop(item: pytest.Item) -> bool:
-    """Is the test, or one of its fixtures, run by the loop of `LOOP`? The others would be as they
-    are without: they use none, or one of their own."""
+    """Does `LOOP` run the test, or one of its fixtures? Other tests give the same result on each
+    loop: they use no loop, or a loop of their own."""
     return item.get_closest_marker("asyncio") is not None or any(
         inspect.iscoroutinefunction(fixture.func) or inspect.isasyncgenfunction(fixture.func)
         for name in getattr(item, "fixturenames", ())
@@ -131,14 +137,14 @@ def fixtures_of(item: pytest.Item) -> Mapping[str, Sequence[pytest.FixtureDef[An
 
 def pytest_collection_finish() -> None:
     """Keep imported objects out of garbage collection, so that tests see only their own garbage.
-    Collect rarely: that saves a tenth of the processor time of a long simulation."""
+    Collect rarely, which saves a tenth of the processor time of a long simulation."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Where pytest-asyncio takes its loops from."""
+    """Name the factory from which pytest-asyncio takes its loops."""
     return {LOOP: LOOPS[LOOP]}
 
 
@@ -149,7 +155,7 @@ SLEEP = asyncio.sleep
 
 
 def watched_sleep(delay: float, result: Any = None) -> Coroutine[Any, Any, Any]:
-    """`asyncio.sleep`, which notes where a test waits on a loop with a real clock."""
+    """Do the work of `asyncio.sleep`, and note the place in a test that sleeps on a real clock."""
     caller = sys._getframe(1)
     place = caller.f_code.co_filename
     if delay > 0 and place.startswith(TESTS) and not place.startswith(REAL):
@@ -163,7 +169,7 @@ asyncio.sleep = watched_sleep
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A test that slept fails: let it spin on a condition, or run in virtual time."""
+    """Fail a test that slept: it should wait for a condition, or run in virtual time."""
     SLEPT.clear()
     started_s = long_tests.cpu_s()
     yield
@@ -173,7 +179,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """With `--write-long-tests`: the tests that took long, whichever process ran them."""
+    """With `--write-long-tests`, write the list of the tests that took long, in all processes."""
     if config.getoption("--write-long-tests"):
         reports = terminalreporter.stats.get("passed", [])
         times = {

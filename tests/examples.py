@@ -1,4 +1,4 @@
-"""How many examples a property gets: a share of what the profile of the run allows."""
+"""The number of examples of a property: a share of the limit in the profile of the run."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ USUAL = 100
 
 
 def examples(usual: int) -> int:
-    """So many in the whole suite; fewer in `make test-fast`, as its profile has fewer."""
+    """Return `usual` in the whole suite, and fewer in `make test-fast`, whose profile has fewer."""
     return max(1, usual * settings().max_examples // USUAL)

@@ -1,5 +1,5 @@
-"""What imports what, as text says it: relative and absolute imports, those for types and those
-inside functions included. Used by the tests of the code's shape."""
+"""Reads imports from source text: relative and absolute ones, those for types, and those inside
+functions. The tests of the code's shape use this module."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
 PROGRAMS = ("tests/sim/suites", "tests/sim/__main__.py", "examples/flights")
-"""Beside the product, and under the same rules; their modules are named from the root."""
+"""Programs beside the product, under the same rules. Their modules are named from the root."""
 
 
 def sources() -> Iterator[Path]:
-    """Every file of the product, then those of the programs."""
+    """Yield each file of the product, then each file of the programs."""
     for place in (*FOLDERS, *PROGRAMS):
         path = ROOT / place
         yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
 def module_of(path: Path) -> str:
-    """`millstream.runtime.turns.mailbox` for its file; a package for its `__init__.py`."""
+    """Return `millstream.runtime.turns.mailbox` for its file; a package is named by its
+    `__init__.py`."""
     folder, *parts = path.relative_to(ROOT).with_suffix("").parts
     if folder not in FOLDERS:
         parts = [folder, *parts]
@@ -31,10 +32,11 @@ def module_of(path: Path) -> str:
 
 
 class Look(NamedTuple):
-    """What a source has. No tree is kept: every collection of garbage would go through it.
+    """The facts about a source. Syntax trees are not kept, because garbage collection would be
+    slow.
 
-    `imported`: every module or name, absolute, and `module.name` for each name. `attributes`: with
-    their owners. `functions`: name, line and number of lines.
+    `imported`: each module or name, absolute, and `module.name` for each name. `attributes`:
+    attributes with their owners. `functions`: name, line and number of lines.
     """
 
     imported: frozenset[str]
@@ -49,7 +51,8 @@ def look_at(path: Path) -> Look:
 
 
 def look(source: str, package: str) -> Look:
-    """A module's source; the type of UUIDs alone counts as no import of `uuid`."""
+    """Read the source of a module. An import of the type `UUID` alone does not count as one of
+    `uuid`."""
     tree = ast.parse(source.replace("from uuid import UUID\n", "\n"))
     attributes, functions = set[tuple[str, str]](), list[tuple[str, int, int]]()
     for node in ast.walk(tree):
@@ -73,11 +76,11 @@ AREAS = (
     "tests.sim.suites",
     "examples.flights",
 )
-"""Beside the folders and each package of `providers`: parts with packages of their own."""
+"""Parts with packages of their own, beside the folders and each package of `providers`."""
 
 
 def area_of(module: str) -> str:
-    """The part of the project that a module is in: a folder, a provider or a program."""
+    """Return the part of the project that a module is in: a folder, a provider or a program."""
     for area in AREAS:
         if f"{module}.".startswith(f"{area}."):
             return area
@@ -88,27 +91,28 @@ def area_of(module: str) -> str:
 
 @functools.cache
 def files() -> dict[str, Path]:
-    """Every module and package, and its file."""
+    """Return each module and package, and its file."""
     return {module_of(path): path for path in sources()}
 
 
 @functools.cache
 def packages() -> dict[str, Path]:
-    """Every package and its `__init__.py`."""
+    """Return each package and its `__init__.py`."""
     return {name: path for name, path in files().items() if path.name == "__init__.py"}
 
 
 def packages_imported(package: str) -> set[str]:
-    """The packages outside of one that its modules import, as its `__init__` names them.
+    """Return the packages that the modules of a package import, by the names in its `__init__`.
 
-    Another area by its name; a package of the same area by its place there, if it is below the same
-    first package, else by its first package; the modules beside these by the name of the area.
+    A package of another area has the name of that area. A package of the same area has its name
+    within the area if both are below the same first package; otherwise it has the name of its first
+    package. Single modules of an area have the name of the area.
     """
     return {_name_for(package, place) for place in _places_imported(package)}
 
 
 def _places_imported(package: str) -> set[str]:
-    """The packages that the modules of one import, without those in it."""
+    """Find the packages that the modules of a package import, except those inside of it."""
     inits, modules, found = packages(), files(), set()
     for path in inits[package].parent.rglob("*.py"):
         for name in imported(path):
@@ -133,7 +137,7 @@ def _name_for(package: str, place: str) -> str:
 
 
 def imported(path: Path) -> frozenset[str]:
-    """Every module or name that a file imports, absolute, and `module.name` for each name."""
+    """Return each module or name that a file imports, absolute, and `module.name` for each name."""
     return look_at(path).imported
 
 
@@ -163,17 +167,18 @@ def absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def graph(folder: str) -> dict[str, set[str]]:
-    """Modules of a folder and which of the others each imports; packages count as their modules."""
+    """Return the modules of a folder, and the others that each imports. Packages count as their
+    modules."""
     base = ROOT / folder / "millstream" / folder
     files = {module_of(path): path for path in base.rglob("*.py") if path.name != "__init__.py"}
     return {name: {*imported(path) & files.keys()} - {name} for name, path in files.items()}
 
 
 def importers(faces: Collection[str]) -> dict[str, set[str]]:
-    """The modules that import each one, themselves or through a package or a face.
+    """Return the modules that import each module, directly or through a package or public module.
 
-    An importer of a re-exported name counts as an importer of the module that defines the name; the
-    package or face in between does not count.
+    A module that imports a re-exported name counts as an importer of the module that defines the
+    name. The package or public module in between does not count.
     """
     passing = {*packages(), *faces}
     exported = {
@@ -194,7 +199,7 @@ def importers(faces: Collection[str]) -> dict[str, set[str]]:
 
 
 def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Groups of modules that import each other in a round (strongly connected, Tarjan)."""
+    """Find groups of modules that import each other in a circle (strongly connected, Tarjan)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []

@@ -1,8 +1,8 @@
-"""Which inner modules of the product each file under `tests` reaches, itself or through others.
+"""Finds the inner modules of the product that each file under `tests` uses, directly or not.
 
-Inner is every module but the public faces. A pure module decides and does nothing else: a test of
-it names its inputs and outputs, while a test that holds the other inner modules has to change with
-how they are built.
+All modules except the public ones are inner. A pure module only decides: it has no I/O, clock or
+coroutines. A test of a pure module depends on its inputs and outputs only. A test of another inner
+module has to change with the construction of that module.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OUTSIDE = {
     *("fcntl", "io", "mmap", "os", "pathlib", "shutil", "sqlite3", "tempfile"),
     *("datetime", "random", "secrets", "time"),
 }
-"""Coroutines, threads and processes; sockets and services; files; clock and chance."""
+"""Modules for coroutines, threads, processes, sockets, services, files, clock and chance."""
 
 
 @functools.cache
 def faces() -> frozenset[str]:
-    """The public modules."""
+    """Return the public modules."""
     return frozenset(
         name for name, path in files().items() if "\npublish(__name__)\n" in path.read_text()
     )
@@ -35,7 +35,7 @@ def faces() -> frozenset[str]:
 
 @functools.cache
 def exports() -> dict[str, str]:
-    """The names that packages and public modules re-export, and where each name comes from."""
+    """Return the names that packages and public modules re-export, with the origin of each name."""
     return {
         f"{module}.{name.rpartition('.')[2]}": name
         for module in {*packages(), *faces()}
@@ -45,7 +45,8 @@ def exports() -> dict[str, str]:
 
 
 def home_of(name: str) -> str | None:
-    """The module that a module or a name is in, behind re-exports; none if it is not ours."""
+    """Return the module that defines a module or name, behind re-exports; None if it is not
+    ours."""
     while name not in files() and name in exports():
         name = exports()[name]
     while name and name not in files():
@@ -54,7 +55,8 @@ def home_of(name: str) -> str | None:
 
 
 def names_imported(tree: ast.AST, package: str) -> Iterator[str]:
-    """Modules, and `module.name` for each name; nothing that is imported for type checkers only."""
+    """Yield imported modules, and `module.name` for each name, without imports for type
+    checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.expr):
             continue
@@ -71,8 +73,8 @@ def names_imported(tree: ast.AST, package: str) -> Iterator[str]:
 class Use(NamedTuple):
     """The imports and effects of a module itself.
 
-    `needed`: modules that it imports at runtime, those that it has through a public module not
-    included. `is_outside`: it uses asyncio, sockets, files, threads or the clock.
+    `needed`: the modules that it imports at runtime, without those that it reaches through a public
+    module. `is_outside`: it uses asyncio, sockets, files, threads or the clock.
     """
 
     needed: frozenset[str]
@@ -103,7 +105,7 @@ def use_of(module: str) -> Use:
 
 @functools.cache
 def is_pure(module: str) -> bool:
-    """It defines no coroutine, and neither it nor what it imports uses anything outside."""
+    """Is a module free of coroutines, and free of outside effects together with its imports?"""
     if use_of(module).has_coroutines:
         return False
     seen, left = {module}, [module]
@@ -118,7 +120,7 @@ def is_pure(module: str) -> bool:
 
 @functools.cache
 def files_of_tests() -> dict[str, Path]:
-    """Every module and package under `tests`, and its file."""
+    """Return each module and package under `tests`, and its file."""
     paths = sorted((ROOT / "tests").rglob("*.py"))
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths}
     return {
@@ -129,7 +131,7 @@ def files_of_tests() -> dict[str, Path]:
 
 @functools.cache
 def all_of(face: str) -> frozenset[str]:
-    """The names in a public module's `__all__`."""
+    """Return the names in `__all__` of a public module."""
     for node in ast.parse(files()[face].read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return frozenset(ast.literal_eval(node.value))
@@ -138,13 +140,13 @@ def all_of(face: str) -> frozenset[str]:
 
 @functools.cache
 def commands() -> frozenset[str]:
-    """The functions that the package installs as commands: they are public, too."""
+    """Return the functions that the package installs as commands, which are public, too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return frozenset(place.replace(":", ".") for place in project["scripts"].values())
 
 
 def inner_modules(names: Iterable[str]) -> frozenset[str]:
-    """The inner modules among imported names; a public name counts where it is exported."""
+    """Find the inner modules among imported names; a public name counts where it is exported."""
     found = set[str]()
     for name in names:
         base, _, last = name.rpartition(".")
@@ -157,7 +159,7 @@ def inner_modules(names: Iterable[str]) -> frozenset[str]:
 
 
 def tests_imported(names: Iterable[str], known: Collection[str]) -> frozenset[str]:
-    """The files under `tests` among imported names."""
+    """Find the files under `tests` among imported names."""
     found = set[str]()
     for name in names:
         while name and name not in known:
@@ -167,7 +169,7 @@ def tests_imported(names: Iterable[str], known: Collection[str]) -> frozenset[st
 
 
 class Reach(NamedTuple):
-    """Tests whose inner modules are pure, and those that reach others, by their modules."""
+    """The tests by the inner modules that they use: only pure ones, or others, too."""
 
     lines: int
     pure: dict[str, int]
@@ -175,12 +177,12 @@ class Reach(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of all lines under `tests`, those of files that reach inner modules that act."""
+        """The share of lines under `tests` in files that use inner modules that are not pure."""
         return sum(self.others.values()) / self.lines
 
 
 def reach_of(sources: Mapping[str, str]) -> Reach:
-    """How far test modules reach, by their sources."""
+    """Find the inner modules that test modules use, from their sources."""
     own, tests = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
     for name, source in sources.items():
         path = files_of_tests().get(name)

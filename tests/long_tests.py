@@ -1,7 +1,7 @@
 """The tests that take long: `long_tests.txt` names them, and `make test-fast` leaves them out.
 
-`pytest --write-long-tests` measures the tests that it runs, and writes the list; the names in files
-that it does not run stay. Use a machine that does nothing else. `make test` runs these tests, too.
+`pytest --write-long-tests` measures the tests that it runs, and writes the list. Names of tests in
+other files stay in the list. Measure on an idle machine. `make test` runs the long tests, too.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 LONG_S = 0.1
-"""Processor time of a test, with the processes that it waited for."""
+"""Processor time of a test, including processes that it waited for."""
 LIST = Path(__file__).parent / "long_tests.txt"
 
 
 def read_names() -> frozenset[str]:
-    """The tests of the list."""
+    """Return the tests in the list."""
     return frozenset(LIST.read_text().splitlines())
 
 
 def updated(names: Collection[str], cpu_s: Mapping[str, float]) -> frozenset[str]:
-    """The list after a run: `cpu_s` is the time of each test that ran, by its name."""
+    """Return the list after a run: `cpu_s` has the time of each test that ran, by its name."""
     measured = {name.partition("::")[0] for name in cpu_s}
     kept = {name for name in names if name.partition("::")[0] not in measured}
     return frozenset(kept | {name for name, time_s in cpu_s.items() if time_s >= LONG_S})
@@ -33,6 +33,6 @@ def write_names(names: Iterable[str]) -> None:
 
 
 def cpu_s() -> float:
-    """Processor time of this process and of the processes that it waited for."""
+    """Return the processor time of this process and of the processes that it waited for."""
     times = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in times)

@@ -1,4 +1,4 @@
-"""Clients that may do what operators do."""
+"""Clients with the permissions of an operator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["operator_of"]
 
 
 def operator_of(silo: Silo) -> Client:
-    """A client of one silo that knows the operator's secret."""
+    """Connect a client to one silo, with the operator's secret."""
     secret = silo.assembly.engine.end.secrets.operator.decode()
     return connect(silo.gateway, operator_secret=secret)

@@ -38,17 +38,17 @@ class Prose:
 
     @property
     def headless_share(self) -> float:
-        """Headless sentences, of all."""
+        """The share of headless sentences."""
         return len(self.headless) / max(1, self.sentences)
 
     @property
     def vague_per_1000(self) -> float:
-        """Vague words, of 1,000."""
+        """Vague words per 1,000 words."""
         return 1_000 * self.vague / max(1, self.words)
 
 
 def sentences_of(text: str) -> Iterator[str]:
-    """The sentences of a page or docstring, without code and markup."""
+    """Yield the sentences of a page or docstring, without code and markup."""
     plain = LINK.sub(r"\1", IN_CODE.sub("CODE", NOT_PROSE.sub("", text)))
     for part in END.split(plain):
         sentence = " ".join(part.split())
@@ -57,7 +57,7 @@ def sentences_of(text: str) -> Iterator[str]:
 
 
 def measure(texts: Iterable[str]) -> Prose:
-    """The figures of some texts together."""
+    """Measure several texts together."""
     sentences = [sentence for text in texts for sentence in sentences_of(text)]
     words = [word.lower() for sentence in sentences for word in WORD.findall(sentence)]
     return Prose(
@@ -73,7 +73,7 @@ def measure(texts: Iterable[str]) -> Prose:
 
 
 def docstrings_of(source: str) -> Iterator[str]:
-    """The docstrings of a module, its classes and functions."""
+    """Yield the docstrings of a module, its classes and its functions."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):

@@ -1,10 +1,13 @@
-"""Which long tests a run leaves out: each commit runs some of them, another commit runs others.
+"""Chooses the long tests that a run leaves out: each commit runs some, another commit others.
 
-With `pytest --rotate N`, a run takes each N-th test of those that take turns in a file. The commit
-says which one is the first. A test takes turns if it takes long and is one of many that are alike.
-It takes long if the list of long tests names it, or if it is marked `slow`. It is one of many if it
-has parameters, or if it is marked `rotates`, as are tests that plant a fault in a
-simulation or run a benchmark. All other tests run for each commit.
+With `pytest --rotate N`, a run takes each N-th of the tests that take turns in a file. The commit
+decides the first one. A test takes turns if it takes long and is one of many similar tests.
+
+- A test takes long if the list of long tests names it, or if it is marked `slow`.
+- It is one of many if it has parameters, or if it is marked `rotates`, like tests that plant a
+  fault in a simulation or run a benchmark.
+
+All other tests run for each commit.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from collections.abc import Iterable
 
 from tests.imports import ROOT
 
-SEED_WITHOUT_COMMIT = 1  # as in an archive
+SEED_WITHOUT_COMMIT = 1  # for a source archive
 
 
 def seed_of_commit() -> int:
-    """Another number for each commit, the same for each run of one."""
+    """Return a number that depends on the commit only."""
     if shutil.which("git") is None:
         return SEED_WITHOUT_COMMIT
     told = subprocess.run(
@@ -30,7 +33,7 @@ def seed_of_commit() -> int:
 
 
 def names_to_leave_out(names: Iterable[str], every: int, seed: int) -> frozenset[str]:
-    """Of the tests that take turns, by their full names: all but each `every`-th of a file."""
+    """Return the tests that a run leaves out: all except each `every`-th test of a file."""
     counts: Counter[str] = Counter()
     out = []
     for name in names:

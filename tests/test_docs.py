@@ -1,4 +1,4 @@
-"""The pages say what the code does: programs run, links and paths exist, defaults are equal."""
+"""Pages agree with the code: programs run, links and paths exist, defaults are equal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+\|$", re.M)
 LIMIT = re.compile(r"^\| [^|]+ \| `([\w.]+)`[^|]* \| `([\w.]+)` \| .+\|$", re.M)
 LIMITS = LIMIT.findall((DOCS / "reference" / "limits.md").read_text())
 
-# The sections of the page of options, and where their classes are.
+# Sections of the page of options, and the modules of their classes.
 OPTION_CLASSES = {
     "Backoff": "millstream.streams",
     "BookieOptions": "millstream.providers.ledger",
@@ -85,7 +85,7 @@ def programs() -> Iterator[Any]:
 
 
 def find(where: str) -> Any:
-    """`package.module:name` or `package.module.name`; skips where PySpark is needed and absent."""
+    """Import `package.module:name` or `package.module.name`; skip the test if it needs PySpark."""
     module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
     if module.startswith("pyspark_millstream"):
         pytest.importorskip("pyspark", reason="needs the extra `spark`")
@@ -93,7 +93,7 @@ def find(where: str) -> Any:
 
 
 def defaults_of(what: Any) -> dict[str, Any]:
-    """Default by argument; `REQUIRED` where there is none. A made default is shown as a call."""
+    """Return the default of each argument; `REQUIRED` if there is none, a call for a factory."""
     found = {}
     fields = getattr(what, "__dataclass_fields__", {})
     factories = {name: field.default_factory for name, field in fields.items()}
@@ -108,7 +108,7 @@ def defaults_of(what: Any) -> dict[str, Any]:
 
 
 def shown(text: str) -> Any:
-    """The value in a cell: a literal, a call like `Backoff()`, a name, or `required`."""
+    """Return the value in a cell: a literal, a call like `Backoff()`, a name, or `required`."""
     text = text.strip("`")
     try:
         return ast.literal_eval(text)
@@ -118,15 +118,15 @@ def shown(text: str) -> Any:
 
 def is_shown(cell: str, value: Any) -> bool:
     written = shown(cell)
-    if hasattr(value, "_fields"):  # a named tuple is shown as it is made
+    if hasattr(value, "_fields"):  # a named tuple is shown as a call
         return bool(written == repr(value))
     if isinstance(value, int | float | str | None | bool | tuple):
         return type(written) is type(value) and written == value
-    return bool(written == getattr(value, "name", None))  # a constant, such as RANDOM
+    return bool(written == getattr(value, "name", None))  # a constant such as RANDOM
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one."""
+    """Return the text under a heading, up to the next heading."""
     assert heading in text, heading
     return re.split(r"^#", text.partition(heading)[2], maxsplit=1, flags=re.M)[0]
 
@@ -167,7 +167,7 @@ def test_paths_in_backticks_exist(page: Path) -> None:
 
 
 def test_the_index_and_the_navigation_lead_to_every_page() -> None:
-    """Decisions have an index of their own, which the first page leads to."""
+    """Decisions have an index of their own, to which the first page links."""
     indexes = [DOCS / "index.md", DOCS / "decisions" / "index.md"]
     linked = {
         (index.parent / target).resolve()
@@ -226,7 +226,7 @@ MISSING = re.findall(
 
 
 def is_there(place: str) -> bool:
-    """A file, a module, or a name of a module (`module:name`)."""
+    """Does a file, a module, or a name of a module (`module:name`) exist?"""
     if (ROOT / place).exists():
         return True
     module, _, name = place.partition(":")
@@ -257,7 +257,7 @@ PLACEHOLDER = re.compile(r"%[-.\d]*[a-z]")
 
 
 def template(node: ast.AST) -> str:
-    """A text with `…` for what differs; empty for what is no text."""
+    """Return a text with `…` for each variable part; empty if the node is no text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return PLACEHOLDER.sub("…", node.value)
     if isinstance(node, ast.JoinedStr):
@@ -268,7 +268,7 @@ def template(node: ast.AST) -> str:
 
 
 def warnings_of(path: Path) -> Iterator[str]:
-    """The warnings and errors that a module logs, but for texts that are made elsewhere."""
+    """Find the warnings and errors that a module logs, except texts that are made elsewhere."""
     assigned: dict[str, str] = {}
     text = path.read_text()
     nodes = ast.walk(ast.parse(text)) if any(call in text for call in LOGGED) else ()
@@ -312,7 +312,7 @@ def test_the_messages_of_the_page_are_those_of_the_code() -> None:
 
 TAGGED = re.compile(r"^```python title=\"\S+\"$", re.M)
 WITHOUT_TAGS = {
-    "door.md",  # parts of programs
+    "door.md",  # has parts of programs
     "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py
 }
 GUIDES = DOCS / "guides"

@@ -1,7 +1,7 @@
-"""To whom each method of the runtime's own grains and system targets is open.
+"""The callers that may use each method of the runtime's own grains and system targets.
 
-`OPEN` is the whole list: a method that is not in it must be for silos alone. A new method, target
-or grain is closed until somebody marks it and writes it down here.
+`OPEN` is the complete list: a method that is missing there must be for silos only. A new method,
+target or grain is closed until somebody marks it and adds it to the list.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def below(cls: type[Any]) -> Iterator[type[Any]]:
 
 
 def shipped(base: type[Any]) -> list[type[Any]]:
-    """The classes that the three packages define."""
+    """Return the classes that the three packages define."""
     names = {module.__name__ for module in modules()}
     return [
         cls for cls in below(base) if cls.__module__ in names and cls.__name__ not in NEVER_SERVED
@@ -110,7 +110,7 @@ def streams(queues: Any) -> PersistentStreams:
 
 @asynccontextmanager
 async def everything(directory: Path) -> AsyncIterator[Silo]:
-    """A silo with all that is shipped."""
+    """Start a silo with all shipped parts."""
     async with Silo(
         grains=[],
         membership=f"sqlite:{directory}",
@@ -125,7 +125,8 @@ async def everything(directory: Path) -> AsyncIterator[Silo]:
 
 
 def asked_for(silo: Silo) -> Iterator[tuple[str, str, str, str, Role]]:
-    """Each method that can be called: kind, key, method; the name in `OPEN`, and for whom it is."""
+    """Yield each method that can be called: kind, key and method, its name in `OPEN`, and its
+    role."""
     inside = silo.assembly
     for target in inside.targets.names():
         kind, _, instance = target.partition("/")
@@ -149,7 +150,7 @@ def role_for(name: str, method: str) -> Role:
 
 
 async def is_refused(client: Client, kind: str, key: str, method: str) -> bool:
-    """Is a call without arguments refused for its caller, and not for its arguments?"""
+    """Is a call without arguments refused because of its caller, not because of its arguments?"""
     wait, (peer, *_) = Waits(), client.engine.peers.list_known()
     peer.writer.send_call(call(kind=kind, key=key, method=method), wait)
     await until(lambda: bool(wait.told))

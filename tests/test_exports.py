@@ -1,4 +1,4 @@
-"""What a part exports is sorted, importable and documented; importing it is quick and light."""
+"""Exports of each part are sorted, importable and documented; an import is quick and light."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IMPORT_TIMES_MAX = 6
 
 
 def in_groups(names: list[str]) -> list[str]:
-    """Constants, then classes, then functions: the order that ruff keeps in `__all__`."""
+    """Sort constants, then classes, then functions: the order that ruff keeps in `__all__`."""
     constants = sorted(name for name in names if name.isupper())
     classes = sorted(name for name in names if not name.isupper() and name[0].isupper())
     return [*constants, *classes, *sorted(name for name in names if name[0].islower())]
@@ -56,9 +56,9 @@ def test_import_is_light() -> None:
 
 @pytest.mark.real
 def test_import_takes_less_than_200_ms(tmp_path: Path) -> None:
-    """As whoever imports it again, with the bytecode that Python keeps unless it is told not to.
+    """Measure a second import, with the bytecode that Python keeps by default.
 
-    On a machine that is slow just now: less than a few times what the standard library's take.
+    On a slow machine the limit is a small multiple of the time that the standard library takes.
     """
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)

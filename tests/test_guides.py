@@ -1,4 +1,4 @@
-"""The guides' programs of several files and processes do what their pages say.
+"""Programs of guides with several files and processes do what their pages say.
 
 A block `python title="NAME"` of a page is a file. A block `sh title="terminal"` has the commands,
 in order. A command that ends with `&` starts a silo, which must become active and end with exit
@@ -36,7 +36,7 @@ def free_port(_: str) -> str:
 
 
 def with_free_ports(text: str) -> str:
-    """The page with ports that nobody has."""
+    """Replace the ports of the page by free ports."""
     ports = {port: free_port(port) for port in PORTS.findall(text)}
     return PORTS.sub(lambda found: ports[found.group()], text)
 
@@ -83,7 +83,7 @@ class Silos:
 
 def environment() -> dict[str, str]:
     paths = [str(ROOT / "examples" / "custom_adapter"), *filter(None, sys.path)]
-    # What the entry point does where Millstream is installed.
+    # An installed Millstream has this entry point.
     plugin = {"PYTEST_PLUGINS": "millstream.pytest_plugin"}
     return {**os.environ, **plugin, "PYTHONPATH": os.pathsep.join(paths)}
 

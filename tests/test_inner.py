@@ -1,7 +1,7 @@
-"""Tests go through public modules or judge pure ones: the share of others does not grow.
+"""Tests use public modules or pure inner ones; the share of other tests does not grow.
 
-`reaching.txt` lists the files that reach inner modules that act. A file leaves the list when it is
-rewritten; none may join it.
+`reaching.txt` lists the files that use inner modules that are not pure. A file leaves the list when
+it is rewritten. New files must not join it.
 """
 
 from __future__ import annotations

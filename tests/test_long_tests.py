@@ -1,4 +1,4 @@
-"""The list of tests that take long: a run changes the names of the files that it has run."""
+"""The list of long tests: a run replaces the names of the files that it has run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planter of faults plants what it says; what is listed as equivalent is there."""
+"""Planted faults are those that their names say, and faults listed as equivalent exist."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_fault_of_a_loop_can_be_compiled() -> None:
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, *, sees: bool, is_equivalent: bool) -> command.Judge:
-    """What is made of a room with one fault."""
+    """Run the command's judge on a package with one fault."""
     fault = Mutant("a/b.py", "a/b.py | f | not | x", 3, ast.Module([], []), is_equivalent)
     monkeypatch.setattr(command, "mutants_of", lambda module: [fault])
     trials: Any = SimpleNamespace(prepare=lambda module, tests: 1.0, seen=lambda mutant: sees)

@@ -1,4 +1,4 @@
-"""The `__init__` of each package says what it owns, where reading starts and what it may import."""
+"""The `__init__` of each package states its responsibilities, its first file and its imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def document_of(package: str) -> str:
 
 
 def permitted(document: str) -> set[str] | None:
-    """The packages that a document permits; None: it says nothing of imports."""
+    """Return the packages that a document permits; None if it does not mention imports."""
     found = IMPORTS.search(document)
     return None if found is None else set(re.findall("`([^`]+)`", found[1]))
 

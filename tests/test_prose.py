@@ -1,4 +1,4 @@
-"""The English of pages and docstrings does not fall back: a reader understands a sentence at once.
+"""The English of pages and docstrings stays plain: a reader understands a sentence at once.
 
 The limits only raise an alarm. If one is exceeded, read the page as a newcomer does, and rewrite
 the sentences that you read twice.

@@ -1,5 +1,8 @@
-"""An export can be inspected, pickled and encoded wherever it is defined, and is shown by its
-public name: Python finds annotations and source by `__module__`, which people need not know."""
+"""Exports can be inspected, pickled and encoded, and are shown by their public names.
+
+Python finds annotations and source by `__module__`, the module that defines the export. Users need
+not know that module.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,12 @@ PUBLISHED = sorted(
 )
 EXTRAS = {"http": "aiohttp", "redis": "redis", "index": "pyspark"}
 FOR_TYPES = {"start_index"}
-"""Annotated with a class of PySpark, which is imported for type checkers only."""
+"""Functions with annotations of PySpark, which only type checkers import."""
 NOT_ENCODED = "`Callable` has no encoding|`Path` has no encoding"
 
 
 def face(module: str) -> Any:
-    """A public module; skips where an extra is absent."""
+    """Import a public module; skip the test if the module needs an extra that is not installed."""
     extra = EXTRAS.get(module.rpartition(".")[2])
     if extra is not None:
         pytest.importorskip(extra)
@@ -57,7 +60,7 @@ def face(module: str) -> Any:
 
 
 def exports(module: str, base: type = object) -> Iterator[Any]:
-    """Our own classes and functions in its `__all__`; with a base, the classes under it."""
+    """Yield our own classes and functions in `__all__`; with a base, only subclasses of it."""
     for name in face(module).__all__:
         value = getattr(face(module), name)
         is_ours = getattr(value, "__module__", "").startswith("millstream.")
@@ -76,7 +79,7 @@ def is_frozen(cls: type) -> bool:
 
 
 def frozen_defaults(module: str) -> Iterator[Any]:
-    """Each frozen value that can be made without arguments: options, above all."""
+    """Yield each frozen value that can be made without arguments, mostly options."""
     for cls in exports(module, object):
         if isinstance(cls, type) and is_frozen(cls):
             try:
@@ -86,14 +89,14 @@ def frozen_defaults(module: str) -> Iterator[Any]:
 
 
 def error_of(cls: Any) -> Any:
-    """An instance, without its `__init__`."""
+    """Make an error without calling its `__init__`."""
     error = cls.__new__(cls, "text")
     error.args = ("text",)
     return error
 
 
 def test_public_modules_are_found() -> None:
-    assert FACES - {"millstream.providers.spark"} < set(PUBLISHED)  # that one has no class
+    assert FACES - {"millstream.providers.spark"} < set(PUBLISHED)  # this module exports no class
 
 
 @pytest.mark.parametrize("module", PUBLISHED)
@@ -186,7 +189,7 @@ def test_an_options_repr_is_its_own() -> None:
 
 
 def raised() -> BaseException:
-    """An error of ours, caused by others of ours, one in a group."""
+    """Return an error of ours, caused by others of ours, one of them in a group."""
     try:
         try:
             raise RequestInvalid("encode", "id", "is empty")
@@ -240,6 +243,6 @@ class NothingKnown(KnownErrors):
 
 
 def test_pythons_own_heading_names_the_module_that_defines_the_error() -> None:
-    """`__module__` stays, or `inspect.getsource` fails: docs/decisions/0033."""
+    """`inspect.getsource` needs an unchanged `__module__`: docs/decisions/0033."""
     heading = traceback.format_exception_only(Overloaded("queue", "depth_max", 3))[-1]
     assert heading == "millstream.runtime.errors.Overloaded: queue: depth_max is 3\n"

@@ -1,4 +1,4 @@
-"""The program in README runs as it stands there."""
+"""The program in README runs as it is printed there."""
 
 from __future__ import annotations
 
@@ -47,5 +47,6 @@ def test_readme_is_short_and_its_program_shorter() -> None:
 
 
 def test_the_tables_of_figures_are_on_their_own_page() -> None:
-    assert (ROOT / "README.md").read_text().count("\n|") <= 8  # other systems, without figures
+    # the table of other systems, without figures
+    assert (ROOT / "README.md").read_text().count("\n|") <= 8
     assert (ROOT / "docs" / "performance.md").read_text().count("\n|") > 20

@@ -1,6 +1,6 @@
-"""Rooms have floors: imports between them go downwards only, and no modules import each other in a
-round. The command line and the flights demo stand outside and import public names only. Imports for
-types and inside functions count."""
+"""Packages form layers: a package imports only lower layers, and modules import each other in no
+circle. The command line and the flights demo import public names only. Imports for types and inside
+functions count."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "http",
     ),
 }
-"""From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
-public names, above all rooms."""
+"""Layers from the lowest to the highest. `ground` are the single modules beside the packages; in
+streams these are the public names, above all packages."""
 STRANGERS = {
     "runtime": {frozenset({"wire", "definition"}), frozenset({"silo", "client"})},
     "streams": {frozenset({"api", "ownership"})},
@@ -82,7 +82,7 @@ STRANGERS = {
     },
     "providers.priority": set(),
 }
-"""Rooms that do not know each other."""
+"""Packages that must not import each other."""
 ONE_IMPLEMENTER = {
     "millstream.providers.ledger.handle.context.LedgerRows": "one form of the overloaded `update`",
     "millstream.providers.ledger.recovery.auditor.Surroundings": "tests have another",
@@ -91,7 +91,7 @@ ONE_IMPLEMENTER = {
     "millstream.providers.ledger.topic.ledgers.TopicLedgerWriter": "tests have ledgers in memory",
     "millstream.streams.staging.desk.Enqueues": "the provider, layers above, implements it",
 }
-"""Private Protocols with one implementer in a layer below, and why they are there."""
+"""Private Protocols with one implementer in a layer below, with the reason for each."""
 PACKAGES_BELOW_A_PROVIDER_MAX = 2
 
 
@@ -101,7 +101,7 @@ def room_of(folder: str, module: str) -> str:
 
 
 def edges_of(folder: str) -> dict[str, set[str]]:
-    """Modules of a folder, or of one package in it, and which of the others each imports."""
+    """Return the modules of a folder or package, and the other modules in it that each imports."""
     prefix = f"millstream.{folder}."
     found = graph(folder.partition(".")[0])
     inside = {name for name in found if name.startswith(prefix)}
@@ -109,7 +109,7 @@ def edges_of(folder: str) -> dict[str, set[str]]:
 
 
 def climbs(folder: str, edges: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """Imports that go up, or into a room that the importer's does not know."""
+    """Find imports of a higher layer, or of a package that the importer must not import."""
     floors, found = FLOORS[folder], set()
     prefix = f"millstream.{folder}."
     for name, others in edges.items():
@@ -142,7 +142,7 @@ def test_room_is_on_a_floor(folder: str) -> None:
 def test_providers_have_few_levels_of_packages() -> None:
     base = ROOT / "providers" / "millstream" / "providers"
     for path in base.rglob("*.py"):
-        levels = len(path.relative_to(base).parts) - 2  # the provider and the module
+        levels = len(path.relative_to(base).parts) - 2  # without the provider and the module
         assert levels <= PACKAGES_BELOW_A_PROVIDER_MAX, path
 
 
@@ -150,7 +150,8 @@ FOLDERS_UPWARDS = (("runtime",), ("streams",), ("providers", "balancers"), ("con
 
 
 def layer_of(module: str) -> tuple[int, str, int]:
-    """Which layer a module is in: that of its folder, the part that has layers, the layer there."""
+    """Return the layer of a module: that of its folder, the part with layers, and the layer
+    there."""
     name = module.removeprefix("millstream.")
     folder = name.partition(".")[0]
     rank = next((at for at, names in enumerate(FOLDERS_UPWARDS) if folder in names), 4)
@@ -161,13 +162,14 @@ def layer_of(module: str) -> tuple[int, str, int]:
 
 
 def is_below(module: str, other: str) -> bool:
-    """Is a module in a layer below that of another, which may import it?"""
+    """Is a module in a lower layer than another module, which may therefore import it?"""
     (rank, part, floor), (rank_other, part_other, floor_other) = layer_of(module), layer_of(other)
     return rank < rank_other or (bool(part) and part == part_other and floor < floor_other)
 
 
 def needless(protocol: str) -> str:
-    """The one implementer of a Protocol if it is in a layer below, so that it may be named."""
+    """Return the only implementer of a Protocol if it is in a lower layer, so that the Protocol's
+    user could name it."""
     found = implementers(protocol)
     own = definitions()[protocol].module
     is_one = len(found) == 1 and is_below(definitions()[found[0]].module, own)
@@ -228,12 +230,12 @@ FACES = {
     "millstream.streams.extending",
 }
 """Modules whose `__all__` is public."""
-UNLISTED = {"millstream.runtime.__version__"}  # read from the package's metadata when asked for
+UNLISTED = {"millstream.runtime.__version__"}  # read from the package's metadata on demand
 OUTSIDE = ("console", "examples/flights")
 
 
 def inner(names: Iterable[str]) -> set[str]:
-    """Names of the product that are no face, and no public name of one."""
+    """Find names of the product that are neither public modules nor public names."""
     found = set()
     for name in names:
         module, _, last = name.rpartition(".")

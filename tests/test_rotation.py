@@ -1,4 +1,4 @@
-"""Long tests take turns: none runs for every commit, and each runs for some."""
+"""Long tests take turns: each test runs for some commits."""
 
 from __future__ import annotations
 

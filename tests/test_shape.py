@@ -1,5 +1,5 @@
-"""The shape of the code is a test: imports point one way, sizes have limits, seams are the only
-readers of clock, chance and sockets."""
+"""The shape of the code: imports point one way, sizes have limits, and only the seams read the
+clock and chance and open sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "examples": {"runtime", "streams", "providers", "balancers"},
 }
 OWN = {"tests": "tests.sim.suites", "examples": "examples.flights"}
-"""All that programs beside the product import from the root; the product imports nothing there."""
+"""The only modules that programs beside the product import from the root. The product imports
+none."""
 AT_ROOT = {*FOLDERS, "tests", "examples", "benchmarks"}
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
@@ -58,13 +59,13 @@ VERBS_IN_ED = {
     "succeed",
 }
 MARKS = {"isolated", "shielded"}
-"""Decorators, which say what a method is."""
+"""Decorators that mark methods."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|for now|placeholder|simplified version)\b")
 CLOCK_AND_DICE = {
     *("time", "random", "uuid", "secrets", "os.urandom"),
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
 }
-# env reads the clock; the simulator's env and loop stand for it; the console shows wall time
+# env reads the clock; the simulator's env and loop replace it; the console shows wall time
 MAY_READ_CLOCK = {
     "runtime/millstream/runtime/env.py",
     "runtime/millstream/runtime/testing/world/env.py",
@@ -74,13 +75,13 @@ OPENERS = {
     *("start_server", "create_unix_connection", "create_unix_server", "open_unix_connection"),
 }
 SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
-# the transport; addresses, which read names and numbers by it
+# the transport, and addresses, which resolve names and numbers
 MAY_OPEN_SOCKETS = {
     "runtime/millstream/runtime/wire/address.py",
     "runtime/millstream/runtime/wire/transport.py",
 }
 SYNCING = {"os.fsync", "os.fdatasync", "os.pwrite", "os.pwritev", "os.posix_fallocate", "fcntl"}
-# the disk seam; two that write one small file, before there is a silo with a disk
+# the disk seam, and two modules that write one small file before a silo has a disk
 MAY_SYNC_FILES = {
     "runtime/millstream/runtime/disk/real.py",
     "runtime/millstream/runtime/wire/secret.py",
@@ -154,7 +155,7 @@ SMALL = {
     "millstream.streams.staging.silo": "puts its package together; its importer is a layer above",
     "millstream.streams.stats": "a public function",
 }
-"""Small modules with one importer, and why each is a module: a plug-in, a public face, a core."""
+"""Small modules with one importer, each with its reason: a plug-in, a public module or a core."""
 RE_EXPORTING = (
     "millstream.runtime.extending",
     "millstream.streams.extending",
@@ -222,8 +223,8 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "suite.MemoryRun": (29, "a run of a suite is one of the suite of streams"),
     "suite.ReplicatedRun": (28, "a run of a suite is one of the suite of streams"),
 }
-"""Classes of more methods, how many at most, and why. Counted with those of the classes that they
-inherit from, and the functions that reach into their private fields."""
+"""Classes with more methods than the limit: their largest size, and the reason. Inherited methods
+and functions that use the private fields of a class count."""
 
 
 def last_two(name: str) -> str:
@@ -268,20 +269,21 @@ def test_no_call_unpacks_a_literal_tuple() -> None:
 
 
 def is_foreign(module: str) -> bool:
-    """Not ours: `millstream.streams.time` would be no clock."""
+    """Is a module not ours? (`millstream.streams.time` would not be the clock.)"""
     return not module.startswith("millstream")
 
 
 def touched(found: Look) -> set[str]:
-    """What a source imports (whole, first part, last part) and attributes, with their owners."""
+    """Return the names that a source imports (whole, first part, last part) and its attributes with
+    their owners."""
     names = {f"{owner}.{name}" for owner, name in found.attributes}
-    names |= {name for _, name in found.attributes} & OPENERS  # whatever it is asked of
+    names |= {name for _, name in found.attributes} & OPENERS  # of any owner
     for full in filter(is_foreign, found.imported):
         names |= {full, full.split(".")[0], full.split(".")[-1]}
     return names
 
 
-# a form of the HTTP API has the name of the command or the result that it is made from
+# a form of the HTTP API has the name of its command or result
 FORMS = "providers/millstream/providers/priority/http/forms/"
 
 
@@ -393,7 +395,7 @@ TIMER_TIME = re.compile(r"\btimer\w*\.when\(")
 
 
 def test_modules_keep_the_times_of_their_timers_themselves() -> None:
-    """On uvloop, what `call_at` gives for a time that has come has no `when`."""
+    """On uvloop, a timer whose time has come has no `when`."""
     for path in ALL:
         if "runtime/testing/" not in name_of(path):  # the simulator's own loop
             assert not TIMER_TIME.search(path.read_text()), name_of(path)
@@ -423,7 +425,7 @@ def test_no_root_init_breaks_the_namespace_package() -> None:
 
 OUTSIDE = [path for path in ALL if path.relative_to(ROOT).parts[0] != "runtime"]
 INSIDE = {module_of(file) for file in (ROOT / "runtime/millstream/runtime").rglob("*.py")}
-# of the runtime, for those built on it
+# modules of the runtime that code above it may import
 SEAMS = {"", ".extending", ".database", ".wire", ".run", ".testing"}
 OWN_NAMES = re.compile(r"(?<!\w)_+millstream\w*")
 
@@ -436,7 +438,7 @@ def test_what_is_built_on_the_runtime_knows_its_seams_alone() -> None:
 
 
 def inside_of_runtime(names: frozenset[str]) -> frozenset[str]:
-    """The modules of the runtime that are among the names, but for its seams."""
+    """Find inner modules of the runtime among the names; its seams do not count."""
     prefix = "millstream.runtime"
     inside = {name for name in INSIDE if name.removeprefix(prefix) not in SEAMS}
     return names & inside
@@ -470,7 +472,7 @@ BLOCKING_SLEEP = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
 
 
 def test_tests_sleep_in_virtual_time_alone() -> None:
-    """`tests/conftest.py` watches `asyncio.sleep`; nothing could watch a thread that sleeps."""
+    """`tests/conftest.py` watches `asyncio.sleep`, but it cannot watch a thread that sleeps."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if (ROOT / "tests" / "real") not in path.parents:
             assert not BLOCKING_SLEEP.search(path.read_text()), f"{name_of(path)} sleeps"

@@ -1,4 +1,4 @@
-"""The wheel has the modules that an editable install has, so what is tested is what is shipped."""
+"""The wheel has the same modules as an editable install, so the tests test the shipped modules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ WHEEL: dict[str, list[str]] = BUILD["targets"]["wheel"]
 
 
 def modules_below(path: Path, root: Path) -> set[str]:
-    """Modules in a folder, as they are named when `root` is an entry of `sys.path`."""
+    """Return the modules in a folder, by their names if `root` is an entry of `sys.path`."""
     found = {file.relative_to(root).with_suffix("").as_posix() for file in path.rglob("*.py")}
     return {name.removesuffix("/__init__").replace("/", ".") for name in found}
 
 
 def in_wheel(included: list[str], sources: list[str]) -> set[str]:
-    """Each folder that is included, without the source root that it begins with."""
+    """Return the modules of each included folder, without the source root in front of their
+    names."""
     found = set[str]()
     for folder in included:
         root = next((one for one in sources if folder.startswith(f"{one}/")), "")
@@ -31,7 +32,7 @@ def in_wheel(included: list[str], sources: list[str]) -> set[str]:
 
 
 def in_editable_install() -> set[str]:
-    """Everything below the directories that it puts on `sys.path`."""
+    """Return the modules below the directories that the install puts on `sys.path`."""
     return {
         name for root in BUILD["dev-mode-dirs"] for name in modules_below(ROOT / root, ROOT / root)
     }
