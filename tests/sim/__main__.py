@@ -1,6 +1,6 @@
-"""`python -m tests.sim`: simulates clusters under trouble, in virtual time.
+"""`python -m tests.sim` simulates clusters with faults, in virtual time.
 
-Exit codes: 0 done, 1 a seed broke a promise, 2 wrong arguments, 130 Ctrl-C.
+Exit codes: 0 success, 1 a seed broke a promise, 2 wrong arguments, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERRUPTED = 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """All options."""
+    """Return the parser of all options."""
     sim = argparse.ArgumentParser(prog="python -m tests.sim", description="Simulate clusters.")
     sim.add_argument("--suite", choices=SUITES, action="append", help="default: every suite")
     sim.add_argument("--seed", type=positive, help="run just this seed: replays a failure")
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(given: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     value = int(given)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above 0")
@@ -37,7 +37,7 @@ def positive(given: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suites; returns the exit code."""
+    """Run the suites; return the exit code."""
     arguments = parser().parse_args(argv)
     options = SimOptions(
         suites=arguments.suite or tuple(SUITES),

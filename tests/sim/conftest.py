@@ -1,4 +1,4 @@
-"""Says which seeds were run, also when all is well."""
+"""Reports the seeds that were run, even if all tests pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SEEDED = re.compile(r"test_cluster_simulations\.py::.*-(\d+)\]$")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line under the dots."""
+    """Print one line below the dots."""
     reports = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
     seeds = [int(found[1]) for one in reports if (found := SEEDED.search(one.nodeid))]
     if seeds:

@@ -1,4 +1,4 @@
-"""Whole clusters in virtual time: some seeds for each suite, others for each commit."""
+"""Simulations of whole clusters: some seeds for each suite, other seeds for each commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.runtime import Env
 
 SEEDS = 8
 START = int(os.environ.get("MILLSTREAM_SIM_START", 0)) or seed_of_commit()
-# the first seed is in `make test-fast`, too, with two suites: with others for another commit
+# `make test-fast` runs the first seed, too, with two suites, which depend on the commit
 LAST = START + SEEDS - 1
 SEED_RANGE = [
     pytest.param(seed, marks=pytest.mark.slow if seed > START else ())
@@ -41,7 +41,7 @@ def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> No
 
 
 def copy_of_tree(to: Path) -> str:
-    """The source folders and the suites at another place; what PYTHONPATH finds them by."""
+    """Copy the source folders and the suites to another place; return the value for PYTHONPATH."""
     for folder in (*FOLDERS, "tests/sim/suites"):
         shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return os.pathsep.join([*(str(to / folder) for folder in FOLDERS), str(to)])
@@ -59,7 +59,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_seed_gives_the_same_run_wherever_the_tree_lies_and_whatever_the_hash_seed(
     suite: str, seed: int, tree: str
 ) -> None:
-    """Here, where much has run before, and in a new process of a tree elsewhere."""
+    """Compare a run in this process with a run in a new process on a copy of the tree."""
     outcome = run_seed(suite, seed)
     assert not outcome.failure, f"start seed {START}\n{outcome.failure}"
     program = (
@@ -77,7 +77,7 @@ def test_a_seed_gives_the_same_run_wherever_the_tree_lies_and_whatever_the_hash_
 
 
 def other_hash_seed() -> int:
-    """Another one than this process has, if it was told one; else its own is random."""
+    """Return a hash seed that differs from the one of this process."""
     return 2 if os.environ.get("PYTHONHASHSEED") == "1" else 1
 
 
@@ -92,14 +92,14 @@ def test_the_command_runs_one_seed_and_tells_what_happened(
 
 
 def seeds_with_failures(suite: str, seed: int) -> SeedOutcome:
-    """Every second one."""
+    """Let each second seed fail."""
     return SeedOutcome(suite, seed, 1.0, "", {}, "" if seed % 2 else f"report of {seed}")
 
 
 def test_a_long_run_says_how_far_it_is_and_shows_the_first_failures_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = itertools.count(1000, 25)  # seconds of each look
+    clock = itertools.count(1000, 25)  # seconds at each reading
     monkeypatch.setattr(Env, "wall_s", lambda self: float(next(clock)))
     monkeypatch.setattr(runner, "run_seed", seeds_with_failures)
     assert main(["--suite", "calls", "--seeds", "11"]) == 1
@@ -119,7 +119,7 @@ def test_a_broken_promise_fails_the_run_and_prints_the_command(
 ) -> None:
     from millstream.runtime.cluster.directory.partition import Partition
 
-    # a directory that forgets: every silo registers a grain of its own
+    # A faulty directory: each silo registers an activation of its own.
     monkeypatch.setattr(Partition, "register", lambda self, kind, key, entry, is_dead: entry)
     assert main(["--suite", "calls", "--seed", "9"]) == 1
     told = capsys.readouterr()

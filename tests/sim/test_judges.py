@@ -1,4 +1,4 @@
-"""Suites `streams` and `calls` notice what they are there for: each test plants one fault."""
+"""Suites `streams` and `calls` detect violations: each test plants one fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.streams.ownership import decision
 
 pytestmark = [
     pytest.mark.rotates,
-    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    # a failing run is not cleaned up: its open work ends when nobody waits for it
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -44,13 +44,13 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_noticed(suite: str, *what: str) -> bool:
-    """Does one of a few seeds fail, saying all of this?"""
+    """Does one of a few seeds fail with all of these texts?"""
     failures = (run_seed(suite, seed).failure for seed in SEEDS)
     return any(all(text in failure for text in what) for failure in failures)
 
 
 def plant_read(monkeypatch: pytest.MonkeyPatch, change: Read) -> None:
-    """Let receivers give something else than what is in the log."""
+    """Let receivers return other messages than the log has."""
     read = LogReceiver.read
 
     async def changed(self: LogReceiver, *arguments: Any) -> Sequence[QueueMessage]:
@@ -60,7 +60,7 @@ def plant_read(monkeypatch: pytest.MonkeyPatch, change: Read) -> None:
 
 
 def plant_write(monkeypatch: pytest.MonkeyPatch, is_forgotten: Callable[[str, int], bool]) -> None:
-    """Let the store say that it wrote, and forget, some writes (by key and number)."""
+    """Let the store confirm and forget some writes (by key and number)."""
     write, count = SimStateStore.write, 0
 
     async def forgets(self: SimStateStore, key: str, data: bytes, expect: Any, fence: int) -> str:
@@ -201,7 +201,7 @@ def test_turns_that_overlap_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def enter_beside(self: Activation, request: Any) -> None:
-    """Enter without looking whether another exclusive turn runs."""
+    """Enter without a check for another exclusive turn."""
     request.activation = self
     self.running = request
     self.is_gated = True

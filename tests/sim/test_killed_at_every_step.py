@@ -1,8 +1,12 @@
-"""A silo is killed at every step of the loop while events are delivered: effects happen once.
+"""A silo is killed at each step of the loop while events are delivered; effects happen once.
 
-Each step of the loop between a publish and the last effect is tried in a run of its own: before and
-after each await of the handler, of the write of state and position, of the sending of what was
-published with it, of the reply, and of the acknowledgement.
+Each step of the loop between a publish and the last effect has a run of its own. So the silo is
+killed before and after each await of:
+
+- the handler
+- the write of state and position
+- the sending of events that were published with the state
+- the reply and the acknowledgement
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ class Aside:
 
 
 class Stage(Grain):
-    """Two subscriptions on one state, a state that neither commits, a method that writes."""
+    """Has two subscriptions on one state, a state that neither commits, and a method that
+    writes."""
 
     seen = state(Seen)
     aside = state(Aside)
@@ -97,7 +102,7 @@ class Sink(Grain):
 
 @grain(name="idle")
 class Idle(Grain):
-    """What a silo without the stages hosts."""
+    """The grain type of a silo without the stages."""
 
 
 class Killing:
@@ -118,7 +123,7 @@ class Killing:
         self._began = self._loop.iterations
 
     def end(self) -> int:
-        """No more; returns how many steps there were."""
+        """Stop killing; return the number of steps."""
         self._is_over = True
         return self._loop.iterations - self._began
 
@@ -135,7 +140,7 @@ class Killing:
 
 
 class Killed(Run):
-    """One run: the queue service, and what a program was told."""
+    """One run: the queue service, and the answers to a program."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
@@ -166,7 +171,8 @@ class Killed(Run):
         return sorted(self.stored(INPUTS) + self.stored(OTHERS))
 
     async def publish(self, client: Client, killing: Killing) -> None:
-        """All is warm; then come those that are disturbed."""
+        """Activate the grains with undisturbed calls; then publish the events that are
+        disturbed."""
         stage = client.grain(Stage, "k")
         await stage.touch()
         killing.begin()
@@ -181,13 +187,13 @@ class Killed(Run):
             self.touched += 1
 
     async def effects(self, client: Client) -> None:
-        """Wait until every stored event has come to the end, without waking the first stage."""
+        """Wait until each stored event has reached the end, without activating the first stage."""
         async with asyncio.timeout(60):
             while not set(self.wanted()) <= set(await items(client.grain(Sink, "k"))):
                 await asyncio.sleep(0.05)
 
     async def check(self, client: Client) -> None:
-        """What is wrong with the effects, or with what a program was told?"""
+        """Check the effects, and the answers to a program."""
         assert self.accepted <= set(self.wanted())
         found = await client.grain(Stage, "k").found()
         for kept in (await items(client.grain(Sink, "k")), found.items):
@@ -206,7 +212,7 @@ async def items(one: Sink) -> list[str]:
 
 
 async def play(simulation: Simulation, victim: str, step: int) -> int:
-    """Publish, kill, start again, and judge; returns how many steps it took."""
+    """Publish, kill, start again, and judge; return the number of steps."""
     one = Killed(simulation)
     host = simulation.host("client")
     cluster = SimCluster(
@@ -225,7 +231,7 @@ async def play(simulation: Simulation, victim: str, step: int) -> int:
             await one.publish(client, killing)
             await one.effects(client)
             steps = killing.end()
-            await asyncio.sleep(5.0)  # what comes twice comes now; what is idle is woken then
+            await asyncio.sleep(5.0)  # duplicates would arrive now, and idle grains are activated
             await one.check(client)
             return steps
 
@@ -250,7 +256,7 @@ PARTS = 24
 
 @pytest.fixture(scope="module")
 def steps() -> int:
-    """How many steps of the loop it takes when nobody is killed."""
+    """Return the number of steps of an undisturbed run."""
     return killed_at("silo-1", NEVER)
 
 

@@ -1,4 +1,4 @@
-"""Suite `ledger` notices what it is there for: what is lost, doubled, renumbered, or moved."""
+"""Suite `ledger` detects messages that are lost, doubled, renumbered or moved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEEDS = range(1, 21)
 LOSING = (3, 20, 4, 15)
 """Seeds in which silos are lost for good."""
 OLD_FILES = {7: "up", 14: "down"}
-"""Seeds in which a file of rows is put back: while silos run, and while all are down."""
+"""Seeds in which a file of rows is restored from a backup, while silos run or are down."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +43,12 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_noticed(what: str, seeds: Iterable[int] = SEEDS) -> bool:
-    """Does one of a few seeds fail, saying this?"""
+    """Does one of a few seeds fail with this text?"""
     return any(what in run_seed("ledger", seed).failure for seed in seeds)
 
 
 class Hasty:
-    """Writes, and syncs nothing."""
+    """A disk thread that writes without a sync."""
 
     def __init__(self, thread: DiskThread) -> None:
         self._thread = thread
@@ -59,7 +59,8 @@ class Hasty:
 
 
 def planted(test: Callable[..., None]) -> Any:
-    """A run that fails is left as it is: what was under way ends when nobody listens any more."""
+    """Mark a test with a planted fault. A failing run is not cleaned up: its open work ends when
+    nobody waits for it."""
     quiet = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     return pytest.mark.slow(quiet(test))
 
@@ -176,8 +177,8 @@ def with_book(act: Callable[[Run, Book], T]) -> T:
     ("log", "count"),
     [
         (Log("a", 1, 3), 0),
-        (Log("a", 3, 3), 0),  # deleted, and it was kept before
-        (Log("a", 1, 2), 2),  # neither what was acknowledged nor what was seen
+        (Log("a", 3, 3), 0),  # deleted, but stored before
+        (Log("a", 1, 2), 2),  # neither acknowledged nor seen messages
     ],
     ids=["whole", "deleted", "lost"],
 )
@@ -213,7 +214,7 @@ def test_a_number_reads_the_same_for_everybody() -> None:
     ("acks", "count"),
     [
         ([(1, 0), (2, 1)], 0),
-        ([(1, 0), (1, 0), (2, 1)], 0),  # the number of before
+        ([(1, 0), (1, 0), (2, 1)], 0),  # an answer with the earlier number
         ([(1, 0), (2, 0)], 1),
         ([(2, 0), (1, 1)], 1),
     ],

@@ -1,4 +1,4 @@
-"""Suite `membership` notices what it is there for: each test plants one fault in what it judges."""
+"""Suite `membership` detects violations: each test plants one fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Have every seed's trouble be of one kind."""
+    """Let all seeds have one kind of fault."""
     assert kind in KINDS
 
     def planned(simulation: Any, steady: Sequence[str], *, duration_s: float) -> Plan:
@@ -40,7 +40,7 @@ def only(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 
 def is_noticed(*what: str) -> bool:
-    """Does one of a few seeds fail, saying all this?"""
+    """Does one of a few seeds fail with all of these texts?"""
     return any(is_told(run_seed("membership", seed).failure, what) for seed in SEEDS)
 
 
@@ -131,7 +131,7 @@ def test_a_crash_that_is_never_noticed_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 async def never(self: Prober, silo: str) -> bool:
-    """Accuse nobody."""
+    """Suspect no silo."""
     return False
 
 
@@ -141,7 +141,7 @@ def test_silos_that_accuse_nobody_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_crashed_silos_that_stay_in_the_table_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Newcomers that join without waiting for anybody, beside those that crashed."""
+    """New silos join without waiting for any member, beside the crashed silos."""
     only(monkeypatch, "slow network")
     monkeypatch.setattr(Prober, "_suspect", never)
     monkeypatch.setattr(member, "find_superseded", lambda view, silo: [])

@@ -1,4 +1,4 @@
-"""Suite `memory` notices what it is there for: content that is lost, skipped, repeated, swapped."""
+"""Suite `memory` detects content that is lost, skipped, repeated or swapped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from millstream.streams.consumer.run import HandlerRun
 
 pytestmark = [
     pytest.mark.rotates,
-    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    # a failing run is not cleaned up: its open work ends when nobody waits for it
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -48,7 +48,7 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_noticed(what: str, *first: int) -> bool:
-    """Does one of a few seeds fail, saying this? `first`: those that said it before."""
+    """Does one of a few seeds fail with this text? `first`: seeds that failed so before."""
     return any(what in run_seed("memory", seed).failure for seed in (*first, *SEEDS))
 
 
@@ -125,8 +125,8 @@ GAP = Heard(STREAM, WHO, Token(2, 1), Gap(StreamId("orders", "k"), WHO, None, To
         ([heard(2), GAP], True),
         ([GAP, heard(2)], False),
         ([heard(1), heard(2)], False),
-        ([heard(1, is_stray=True), heard(2)], False),  # the handler ran: it is not gone
-        ([heard(2, is_stray=True)], False),  # who sent it is no owner any more
+        ([heard(1, is_stray=True), heard(2)], False),  # the handler ran, so the event is not lost
+        ([heard(2, is_stray=True)], False),  # the sender is no longer the owner
     ],
     ids=["silent", "late", "told", "seen", "seen elsewhere", "sent by a former owner"],
 )
@@ -225,9 +225,9 @@ def test_a_sequence_is_stored_again_only_where_it_was_lost(is_lost: bool) -> Non
         ("abcd", False, "abcd"),
         ("abd", False, "abcd"),
         ("abd", True, "abd"),
-        ("acd", True, "ad"),  # of a lost era the effects have no hole
+        ("acd", True, "ad"),  # effects of a lost era have no gap
         ("d", True, "d"),
-        ("ab", True, "abd"),  # what is not lost must have had its effect
+        ("ab", True, "abd"),  # an event that is not lost must have had its effect
     ],
 )
 def test_what_must_have_had_its_effect(found: str, is_lost: bool, wanted: str) -> None:

@@ -1,4 +1,4 @@
-"""An event that kills the silo of its handler ends as a dead letter, and takes nobody with it."""
+"""An event that crashes the silo of its handler becomes a dead letter; all others are handled."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ KEYS = tuple("abcd")
 POISON = "poison"
 RETRIES = 3
 SETTLED_S = 120.0
-FOUND_S = 30.0  # with a planted fault: without one it takes less than ten
+FOUND_S = 30.0  # with a planted fault; the usual time is less than ten
 
 
 @grain(name="idle")
 class Idle(Grain):
-    """What a silo without workers hosts."""
+    """The grain type of a silo without workers."""
 
 
 @grain(name="worker", placement=PREFER_LOCAL)
@@ -72,10 +72,10 @@ class Worker(Grain):
 
 
 class Poisoned(Run):
-    """One run: what was handled, and how often the poison killed.
+    """One run: handled events, and the number of crashes by the poison.
 
     Args:
-        beats_s: how long the poison works before it kills.
+        beats_s: the time that the poison works before it crashes the silo.
     """
 
     def __init__(self, simulation: Simulation, logs: LogService, beats_s: float) -> None:
@@ -119,13 +119,13 @@ class Poisoned(Run):
 
 
 def items_of(key: str) -> list[str]:
-    """What is published to a stream: the poison is among what one of them has."""
+    """Return the items of a stream; those of one stream contain the poison."""
     items = [f"{key}-{number}" for number in range(12)]
     return [*items[:5], POISON, *items[5:]] if key == "b" else items
 
 
 async def publish(client: Client) -> None:
-    """Everything, also while silos die."""
+    """Publish all items, even while silos crash."""
     for key in KEYS:
         for item in items_of(key):
             while True:
@@ -144,7 +144,7 @@ async def letters_of(client: Client) -> list[DeadLetter]:
 
 
 async def settle(one: Poisoned, client: Client) -> list[DeadLetter]:
-    """Wait until everything is handled, or a dead letter."""
+    """Wait until each event is handled, or a dead letter."""
     innocent = {item for key in KEYS for item in items_of(key)} - {POISON}
     async with asyncio.timeout(SETTLED_S):
         while True:
@@ -180,7 +180,7 @@ async def play(
             await publish(client)
             letters = await settle(one, client)
             kills = one.kills
-            await asyncio.sleep(30)  # nobody dies any more
+            await asyncio.sleep(30)  # there must be no further crash
             return letters, one.kills - kills
 
     letters, later = await simulation.call(host, program())
@@ -217,7 +217,7 @@ def test_what_kills_silos_is_given_up_and_nothing_else(
     assert "the silo of its handler died" in letter.failure.error
     assert letter.failure.attempts == RETRIES + 1
     assert set(one.handled) == {item for key in KEYS for item in items_of(key)} - {POISON}
-    in_company = 1 if is_apart else DEATHS_MIN  # before anybody was careful
+    in_company = 1 if is_apart else DEATHS_MIN  # before deliveries become careful
     assert one.kills <= RETRIES + 1 + in_company and later == 0
 
 
@@ -234,7 +234,7 @@ def of_anybody(self: Wary, key: object, token: object) -> int:
 
 
 def only_failures(self: Delivery) -> None:
-    """What the next event inherits are the deaths of the one before."""
+    """Let the next event inherit the crashes of the previous one."""
     if not self.tries.deaths:
         self.tries = UNTRIED
 
@@ -259,5 +259,5 @@ def test_a_planted_fault_is_seen(
     try:
         one, letters, _ = played(1, is_apart=is_apart, **how)
     except (SimulationFailed, TimeoutError):
-        return  # it kills without end
+        return  # the poison crashes silos without end
     assert [item_in(letter) for letter in letters] != [POISON] or one.handled[POISON]

@@ -1,5 +1,5 @@
-"""Suite `priority` notices what it is there for: what is done twice, lost, told too early, given to
-two, or told to nobody."""
+"""Suite `priority` detects work that is doubled, lost, confirmed too early, given to two workers,
+or given to nobody."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.providers.priority.surface.asking import RequestSession
 
 pytestmark = [
     pytest.mark.rotates,
-    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    # a failing run is not cleaned up: its open work ends when nobody waits for it
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -37,7 +37,7 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_noticed(what: str) -> bool:
-    """Does one of a few seeds fail, saying this?"""
+    """Does one of a few seeds fail with this text?"""
     return any(what in run_seed("priority", seed).failure for seed in SEEDS)
 
 
@@ -80,13 +80,13 @@ def test_an_answer_that_is_given_to_two_requests_is_noticed(
 def test_a_part_of_a_batch_that_is_answered_for_another_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the number of shards changes, one shard is asked for several parts of a batch."""
+    """While the number of shards changes, one shard gets several parts of a batch."""
     many = Entering.many
 
     def by_place(
         self: Entering, news: Any, is_whole: bool, known: Mapping[str, Enqueued] = NONE_KNOWN
     ) -> EnqueuedMany:
-        """Find what was taken before by its place in the part instead of its id."""
+        """Find earlier messages by their place in the part instead of their id."""
         placed = {new.id: one for new, one in zip(news, known.values(), strict=False)}
         return many(self, news, is_whole, placed)
 

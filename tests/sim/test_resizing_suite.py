@@ -1,8 +1,8 @@
-"""More and fewer queues while silos publish, join and crash: nothing lost, no stream reordered.
+"""The number of queues grows and shrinks while silos publish, join and crash.
 
-Each stream has one publisher, which goes on with the next item when the last one was accepted; the
-log of the queues outlives the silos. Judged, per stream: every accepted item is handled; what is
-handled for the first time comes in order; each change of the number of queues ends.
+Each stream has one publisher, which sends the next item after the last one was accepted. The log of
+the queues survives the silos. The test judges for each stream: each accepted item is handled, first
+deliveries are in order, and each change of the number of queues ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = {"ledger": LEDGER, "log": LEDGER - {Capability.OWN_POSITION}}
 
 
 class World:
-    """What one run has seen."""
+    """The observations of one run."""
 
     def __init__(self, seed: int) -> None:
         self.rng: Random = make_random(seed, "resizing")
@@ -66,14 +66,14 @@ WORLDS: list[World] = []
 
 
 class NewBroker(Broker):
-    """Its queues begin in the era of the provider's record."""
+    """A broker whose queues begin in the era of the provider's record."""
 
     def shelf(self, queue: QueueId) -> Shelf:
         return self.shelves.setdefault(queue, Shelf(era=0))
 
 
 class Reader(Grain):
-    """Some streams are slow now and then."""
+    """A grain whose handler is slow now and then."""
 
     @subscribe(NOTES)
     async def on_note(self, event: Event[int]) -> None:
@@ -84,7 +84,8 @@ class Reader(Grain):
 
 
 async def publish(world: World, cluster: SimCluster, key: str) -> None:
-    """One item after the other, by any silo; an item whose fate is unknown is not sent again."""
+    """Publish one item after the other, through any silo; an item of unknown fate is not
+    repeated."""
     item = 0
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.0, 0.25))
@@ -97,7 +98,7 @@ async def publish(world: World, cluster: SimCluster, key: str) -> None:
                 cluster.simulation.host(host_of(silo)), silo.stream(NOTES, key).publish(item)
             )
         except PublishUnknown:
-            await asyncio.sleep(2.0)  # it may still be stored, before the next one
+            await asyncio.sleep(2.0)  # it may still be stored, before the next item
         except (MillstreamError, asyncio.CancelledError):
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
@@ -112,7 +113,7 @@ def host_of(silo: Silo) -> str:
 
 
 async def resize(world: World, cluster: SimCluster) -> None:
-    """Up and down, by any silo."""
+    """Change the number of queues up and down, through any silo."""
     while not world.is_over:
         await asyncio.sleep(world.rng.uniform(0.5, 4.0))
         silos = cluster.silos()
@@ -195,7 +196,7 @@ def play(seed: int, kind: str) -> World:
 
 
 async def until_done(world: World, cluster: SimCluster) -> None:
-    """Every change has ended, and everything is handled."""
+    """Wait until each change has ended, and each event is handled."""
     records = MapperRecords(cluster.stores["default"], "default", HashRingMapper(queues=2))
     async with asyncio.timeout(90):
         while (await records.read()).old is not None:

@@ -1,4 +1,4 @@
-"""Silos stop in order, one after the other: no call fails, from a client or from another silo."""
+"""Silos stop gracefully, one after the other; no call of a client or another silo fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Desk(Grain):
 
 
 class Callers:
-    """Call grains from one host until they are told to end."""
+    """Calls grains from one host until the test ends."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -52,7 +52,7 @@ async def from_outside(callers: Callers, cluster: SimCluster, simulation: Simula
 
 
 async def roll(simulation: Simulation) -> Callers:
-    """The last silo stays, and calls as well; the others are stopped in turn."""
+    """Stop the silos in turn; the last one stays and makes calls, too."""
     cluster = SimCluster(simulation, silos=4, grains=[Desk])
     await cluster.start()
     callers = Callers(simulation)

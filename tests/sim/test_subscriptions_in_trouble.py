@@ -1,10 +1,9 @@
-"""Grains subscribe, filter, pause and leave, and whole streams are paused, while silos come and go,
-and messages and writes fail.
+"""Grains subscribe, filter, pause and unsubscribe, and whole streams are paused, under faults.
 
-Once it is calm, every agent knows what is stored and nothing else. Where no message to an agent is
-taken for told that was not, every event is heard that was published between a subscription's
-beginning and its end, if its filter lets it through; no other one; and no delivery of a stream
-begins while it is paused.
+Silos join and crash, and messages and writes fail. After the last fault each agent knows exactly
+the stored subscriptions. If no message to an agent was lost silently, a subscription gets each
+event that was published between its beginning and its end and that its filter accepts. It gets no
+other event. No delivery of a stream begins while the stream is paused.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6)
 NUMBERS = StreamNamespace("numbers", int, subscriptions="explicit")
 STREAMS, READERS = 4, 3
 TROUBLE_S, CALM_S, LATE_S = 25.0, 60.0, 60.0
-SETTLES_S = 1.0  # every agent has heard of a pause
-LAST = 1_000_000  # published when all is calm
+SETTLES_S = 1.0  # the time in which each agent hears of a pause
+LAST = 1_000_000  # published after the last fault
 
 
 class Reader(Grain):
@@ -86,12 +85,12 @@ HEARD: dict[tuple[str, str], list[int]] = defaultdict(list)
 
 @dataclass
 class Story:
-    """What a test knows: what was published when, and when somebody surely listened."""
+    """The test's own knowledge: published events with times, and times of certain subscription."""
 
     published: dict[str, list[tuple[float, float, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """When it began and was done, and what."""
+    """Start time, end time and number of each publish."""
     surely: dict[tuple[str, str], list[tuple[float, float]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -102,7 +101,7 @@ class Story:
     pauses: int = 0
     broken_pauses: list[str] = field(default_factory=list)
     sends: Counter[str] = field(default_factory=Counter)
-    """Deliveries that were begun, by stream."""
+    """Deliveries that began, by stream."""
     stored: dict[str, list[str]] = field(default_factory=dict)
     known: dict[str, list[str]] = field(default_factory=dict)
 
@@ -121,7 +120,7 @@ class Program:
                 await asyncio.sleep(0.2)
 
     async def reader(self, reader: str, key: str) -> None:
-        """Subscribes and leaves, again and again; ends subscribed or not, by chance."""
+        """Subscribe and unsubscribe, again and again; the final state depends on chance."""
         grain, who, story = self.client.grain(Reader, reader), (reader, key), self.story
         filters = story.filters[who] = self.rng.random() < 0.5
         clock = asyncio.get_running_loop().time
@@ -146,7 +145,8 @@ class Program:
             await asyncio.sleep(self.rng.uniform(0.1, 2.0))
 
     async def caught_up(self, who: tuple[str, str], begun_s: float) -> None:
-        """Waits for what was published last: what waits when a subscription ends is not heard."""
+        """Wait for the last published event: events that wait at the end of a subscription are not
+        delivered."""
         fits = [
             number
             for at_s, _, number in self.story.published[who[1]]
@@ -157,9 +157,9 @@ class Program:
             await asyncio.sleep(0.05)
 
     async def pauser(self, key: str) -> None:
-        """Pauses the whole stream now and then; nothing is delivered of it meanwhile.
+        """Pause the whole stream now and then; no delivery begins meanwhile.
 
-        What was on its way is heard, when its grain's silo is replaced at the latest.
+        Deliveries that were under way end by the time the grain's silo is replaced.
         """
         while not self.is_over:
             await asyncio.sleep(self.rng.uniform(1.0, 8.0))
@@ -189,7 +189,7 @@ class Program:
 def lose_messages(
     simulation: Simulation, story: Story, monkeypatch: pytest.MonkeyPatch, rate: float
 ) -> None:
-    """Some messages to agents are taken for told, and never come."""
+    """Let some messages to agents be lost, although the sender counts them as delivered."""
     for name in ("attach", "pause", "detach"):
         told = getattr(AgentCalls, name)
 
@@ -203,7 +203,7 @@ def lose_messages(
 
 
 def count_sends(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliveries are counted when they begin."""
+    """Count deliveries when they begin."""
     begin = ConsumerCalls.send
 
     async def send(self: ConsumerCalls, subscriber: Subscriber, *args: Any, **named: Any) -> Any:
@@ -306,7 +306,7 @@ async def compare(cluster: SimCluster, store: FailingStore, story: Story) -> Non
 
 
 def check_sides(story: Story) -> None:
-    """What is stored is what was asked for last, and what agents know is what is stored."""
+    """Check that the stored subscriptions are those last requested, and that agents know them."""
     for number in range(STREAMS):
         key = f"s{number}"
         wanted = sorted(
@@ -319,7 +319,7 @@ def check_sides(story: Story) -> None:
 
 
 def check_loss(story: Story) -> None:
-    """Nothing is missed that was published while somebody surely listened."""
+    """Check that a subscription missed no event that was published while it certainly existed."""
     for who, spans in story.surely.items():
         heard = set(HEARD[who])
         for at_s, done_s, number in story.published[who[1]]:

@@ -1,8 +1,13 @@
-"""Suite `calls`: programs on every silo and a client call grains while the cluster is troubled.
+"""Suite `calls`: programs on each silo and in a client call grains while the cluster has faults.
 
-Judged: one activation per grain and view; exclusive turns never overlap; what one caller sent
-starts in that order; an acknowledged write is stored exactly once, an unacknowledged one at most
-once; a call ends by its deadline; after the repair every grain answers everyone.
+The suite judges these promises:
+
+- A view has at most one activation of each grain.
+- Exclusive turns never overlap.
+- Calls of one caller start in the order in which they were sent.
+- An acknowledged write is stored exactly once, any other write at most once.
+- A call ends by its deadline.
+- After the repair each grain answers all callers.
 """
 
 from __future__ import annotations
@@ -54,14 +59,14 @@ RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_
 
 @dataclass
 class Book:
-    """What an account stores: ids of operations, in the order of their turns."""
+    """The state of an account: ids of operations, in the order of their turns."""
 
     ops: list[str] = field(default_factory=list)
 
 
 @grain(name="account")
 class Account(Grain):
-    """Stores operations; notes what the turn rule must not let happen."""
+    """Stores operations, and notes violations of the turn rule."""
 
     book = state(Book)
 
@@ -72,7 +77,7 @@ class Account(Grain):
         self._number = calls_run().figures["activations"]
 
     async def add(self, op: str) -> int:
-        """Store an operation. `op` is caller:number."""
+        """Store an operation. `op` is `caller:number`."""
         self._note_order(op)
         self._enter()
         try:
@@ -83,7 +88,7 @@ class Account(Grain):
             self._exclusive -= 1
 
     async def relay(self, op: str, others: list[str]) -> int:
-        """Store an operation in another account, by way of others."""
+        """Store an operation in another account, through accounts in between."""
         self._enter()
         try:
             target = self.grain(Account, others[0])
@@ -101,7 +106,7 @@ class Account(Grain):
 
     @read_only
     async def ops(self) -> list[str]:
-        """Every operation."""
+        """Return all operations."""
         if self._exclusive:
             calls_run().on_violated(f"{self.key}: a read overlaps an exclusive turn")
         self._reading += 1
@@ -126,7 +131,7 @@ class Account(Grain):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A caller's operation began in an activation of an account."""
+    """An operation of a caller started in an activation of an account."""
 
     key: str
     activation: int
@@ -136,7 +141,7 @@ class Start:
 
     @property
     def op(self) -> str:
-        """Id of the operation."""
+        """The id of the operation."""
         return f"{self.caller}:{self.number}"
 
 
@@ -151,10 +156,10 @@ class CallsRun(Run):
         self.is_over = False
 
     def check_order(self) -> list[str]:
-        """Per activation and caller, acknowledged operations started in the order sent.
+        """Check that acknowledged operations of a caller started in the order sent, per activation.
 
-        Exempt is what was on its way while an activation of the account ended: its calls are sent
-        on, one by one.
+        Operations that were under way while an activation of the account ended are exempt: the
+        runtime sends such calls on, one by one.
         """
         ends = self._ends()
         highest: dict[tuple[str, int, str], int] = {}
@@ -172,7 +177,8 @@ class CallsRun(Run):
         return found
 
     def _ends(self) -> dict[str, list[float]]:
-        """When activations of each account ended; "" stands for all accounts of some silo."""
+        """Find when activations of each account ended; "" stands for all accounts of a silo that
+        ended."""
         ends: dict[str, list[float]] = defaultdict(list)
         for at_s, event in self.history.events:
             if isinstance(event, Deactivated):
@@ -182,7 +188,7 @@ class CallsRun(Run):
         return ends
 
     def check_books(self, books: dict[str, list[str]]) -> list[str]:
-        """What was acknowledged is stored once, everything else at most once."""
+        """Check that each acknowledged operation is stored once, and any other at most once."""
         stored = Counter(op for ops in books.values() for op in ops)
         twice = [f"{op} is stored {count} times" for op, count in stored.items() if count > 1]
         lost = [
@@ -194,14 +200,14 @@ class CallsRun(Run):
 
 
 def calls_run() -> CallsRun:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     run = current_run()
     assert isinstance(run, CallsRun)
     return run
 
 
 class Caller:
-    """One program: calls accounts through a handle until the run is over."""
+    """A program that calls accounts through a handle until the run is over."""
 
     def __init__(self, run: CallsRun, host: Host, name: str) -> None:
         self._run = run
@@ -221,7 +227,8 @@ class Caller:
             count = self._rng.choice((1, 1, 2, 5))
             await asyncio.gather(*(self._add(account, key) for _ in range(count)))
         elif roll < 0.7:
-            op = self._next_op("/relayed")  # sent by the account before, so no order is promised
+            # the previous account sends it, so its order is not promised
+            op = self._next_op("/relayed")
             others = [other] if roll < 0.6 else [other, third]
             await self._call("relay", account.relay(op, others), (op, others[-1]))
         elif roll < 0.85:
@@ -268,7 +275,7 @@ class Caller:
 
 
 async def calls(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     run = CallsRun(simulation)
     simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
@@ -295,8 +302,8 @@ async def calls(simulation: Simulation) -> Counter[str]:
 
 
 async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
-    """Ask every account from every silo, after the repair; all must agree in the end."""
-    await cluster.until_settled(CALL_S, RECOVERY_S)  # what was under way has ended
+    """Read all accounts through each silo after the repair; all silos must agree in the end."""
+    await cluster.until_settled(CALL_S, RECOVERY_S)  # calls that were under way have ended
     answers: list[dict[str, list[str]]] = []
     for name in cluster.names:
         answers.append(
@@ -309,7 +316,7 @@ async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
 
 
 async def read_from(cluster: SimCluster, name: str) -> dict[str, list[str]]:
-    """Every account's operations, asked on one silo."""
+    """Read the operations of all accounts through one silo."""
     silo = cluster.silo(name)
     assert silo is not None
     return {key: await silo.grain(Account, key).ops() for key in ACCOUNTS}

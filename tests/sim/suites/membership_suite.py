@@ -1,11 +1,15 @@
-"""Suite `membership`: silos join, crash, are cut off, stop and come back; then all crash at once.
+"""Suite `membership`: silos join, crash, are cut off and stop; at the end all crash at once.
 
-In some runs calls of the membership table fail, hang, or lose their answers until the repair.
-Judged: views rise and agree, the dead stay dead; in a network that is only slow nobody who lives is
-evicted; a crash that is the only trouble is noticed in time; a silo that is dead to the others
-stops; after the repair every host's silo is active in every view. When every silo crashed, those
-that are started then, wherever, are active in every view within the time of detection, and the
-crashed ones are dead.
+In some runs calls of the membership table fail, hang, or lose their answers until the repair. The
+suite judges these promises:
+
+- Views rise and agree; dead silos stay dead.
+- In a network that is only slow, no live silo is evicted.
+- If crashes are the only fault, a crash is detected in time.
+- A silo that the others consider dead stops.
+- After the repair the silo of each host is active in each view.
+- When all silos crashed, silos that start then on any host are active in each view within the time
+  of detection, and the crashed silos are dead.
 """
 
 from __future__ import annotations
@@ -38,17 +42,18 @@ DURATION_S = 60.0
 RECOVERY_S = 60.0
 PROBES = MembershipOptions()
 RUNTIME = RuntimeOptions(drain_s=2.0)
-# A crash is noticed after `missed_probes_max` probes that time out (a connection that is refused is
-# quicker), asked at half intervals after the first miss, and one more by another silo.
+# A crash is detected after `missed_probes_max` probes that time out; a refused connection is
+# detected sooner. After the first miss, probes follow at half intervals. One more probe comes from
+# another silo.
 DETECTED_S = (PROBES.missed_probes_max + 1) * PROBES.probe_timeout_s + 3 * PROBES.probe_every_s
 
 
 class Idle(Grain):
-    """A cluster hosts something."""
+    """A grain type, because a cluster must host at least one."""
 
 
 async def membership(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     run = Run(simulation)
     plan = make_plan(simulation, ("table",), duration_s=DURATION_S)
     table = FailingTable(make_random(simulation.seed, "table"))
@@ -61,7 +66,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
         membership=table,
     )
     hosts = cluster.names
-    cluster.names = hosts[: plan.silos]  # the others are for the end
+    cluster.names = hosts[: plan.silos]  # the other hosts are for the end
     await cluster.start()
     table.rate = failing_rate(run, plan)
     await trouble(run, plan, cluster)
@@ -78,7 +83,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
 
 
 def failing_rate(run: Run, plan: Plan) -> float:
-    """How many calls of the table fail until the repair; 0 where times are judged."""
+    """Return the share of failing table calls until the repair; 0 if detection times are judged."""
     rng = make_random(run.simulation.seed, "failing table")
     is_timed = plan.kind in ("crashes", "slow network")
     return 0.0 if is_timed or rng.random() < 0.5 else rng.uniform(0.01, 0.2)
@@ -96,11 +101,11 @@ async def trouble(run: Run, plan: Plan, cluster: SimCluster) -> None:
     repaired_s = loop.time()
     await cluster.until_active(RECOVERY_S)
     run.figures["recovery ms"] = round(1000 * (loop.time() - repaired_s))
-    await leaving  # it looks up when its pause is over
+    await leaving  # its loop ends after the current pause
 
 
 async def replace_all(run: Run, cluster: SimCluster, hosts: Sequence[str]) -> None:
-    """Every silo crashes at once; as many or fewer start, at new addresses and at old ones."""
+    """Crash all silos at once; start as many or fewer, at new and old addresses."""
     simulation, rng = run.simulation, run.simulation.rng
     crashed = [silo.address for silo in cluster.silos()]
     is_silent = rng.random() < 0.5
@@ -123,14 +128,14 @@ async def replace_all(run: Run, cluster: SimCluster, hosts: Sequence[str]) -> No
 
 
 def count(run: Run, plan: Plan) -> None:
-    """What happened, so that a suite that tests nothing is seen."""
+    """Count events, to show that the suite tests something."""
     run.figures["crashes"] += plan.crashes
     run.figures["deaths"] += sum(1 for _ in run.history.of(SiloDeclaredDead))
     run.figures["views"] += sum(1 for _ in run.history.of(ViewAdopted))
 
 
 def check_deaths(run: Run, plan: Plan) -> list[str]:
-    """In a network that answers within the probes' time, nobody declares a silo dead that runs."""
+    """In a network that answers within the time of probes, no running silo is declared dead."""
     is_slow = any(step.verb == "latency" and float(step.words[1]) > 1.0 for step in plan.script)
     if plan.kind != "slow network" or is_slow:
         return []
@@ -143,7 +148,7 @@ def check_deaths(run: Run, plan: Plan) -> list[str]:
 
 
 def check_detection(run: Run, plan: Plan) -> list[str]:
-    """With crashes as the only trouble, a crash of a member is in the table in time."""
+    """If crashes are the only fault, the table shows the crash of a member in time."""
     if plan.kind != "crashes":
         return []
     members = Members()
@@ -163,14 +168,15 @@ def check_detection(run: Run, plan: Plan) -> list[str]:
 
 
 class Members:
-    """Who is in the table, and since when a member's host is down."""
+    """The members in the table, and the time since which the host of a member is down."""
 
     def __init__(self) -> None:
         self._of_host: dict[str, str] = {}
         self._down_s: dict[str, float] = {}
 
     def step(self, at_s: float, event: object) -> float | None:
-        """Take the next event; returns how long a crash took to be noticed, when it was."""
+        """Take the next event; if it is the detection of a crash, return the seconds that it
+        took."""
         if isinstance(event, ViewAdopted):
             for silo, status in event.statuses:
                 if status in ("active", "joining") and host_of(silo) == host_of(event.silo):
@@ -185,10 +191,10 @@ class Members:
         return None
 
     def list_unnoticed(self, before_s: float) -> list[str]:
-        """Silos that went down before a time, and are not declared dead."""
+        """Return silos that went down before a time and are not declared dead."""
         return [silo for silo, down_s in self._down_s.items() if down_s < before_s]
 
 
 def host_of(silo: str) -> str:
-    """The host's name in a silo's address."""
+    """Return the host's name in a silo's address."""
     return silo.partition(":")[0]

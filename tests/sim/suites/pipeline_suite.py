@@ -1,9 +1,12 @@
-"""Suite `pipeline`: three stages of grains, each of which publishes with its state to the next.
+"""Suite `pipeline`: three stages of grains; each publishes to the next together with its state.
 
-Judged: every stored input has exactly one effect in each stage, in the order of its stream, though
-silos crash, stop and lose each other, handlers fail, and stores and queues do not answer; a plain
-method that writes the same state between deliveries, and publishes with it, is neither lost nor
-doubled; two subscriptions on one state keep each other's positions.
+Silos crash, stop and lose each other, handlers fail, and stores and queues do not answer. The suite
+judges these promises:
+
+- Each stored input has exactly one effect in each stage, in the order of its stream.
+- A plain method may write the same state between deliveries, and publish with it. Its events are
+  neither lost nor doubled.
+- Two subscriptions on one state keep the positions of each other.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ ROUTED = StreamNamespace("routed", str, subscriptions="implicit")
 
 @dataclass
 class Seen:
-    """What a stage stores."""
+    """The state of a stage."""
 
     items: list[str] = field(default_factory=list)
     touched: int = 0
@@ -75,12 +78,12 @@ class Other:
 
 
 def key_of(item: str) -> str:
-    """Where an item goes next: the same whoever asks."""
+    """Return the key of the next grain of an item, which depends on the item only."""
     return KEYS[zlib.crc32(item.encode()) % len(KEYS)]
 
 
 async def work(event: Event[str]) -> None:
-    """Take a little time; now and then fail, which leaves no trace in state or outbox."""
+    """Take a little time; now and then fail, without a trace in state or outbox."""
     run = pipeline_run()
     await asyncio.sleep(run.simulation.rng.uniform(0.0, 0.01))
     if event.attempt < 3 and not run.is_over and run.simulation.rng.random() < FAIL_SHARE:
@@ -97,12 +100,12 @@ class Parser(Grain):
 
     @subscribe(RAW, commit_with=seen)
     async def on_raw(self, event: Event[str]) -> None:
-        """Take one, and hand it on."""
+        """Take an event, and publish it to the next stage."""
         await self._take(event)
 
     @subscribe(EXTRA, commit_with=seen)
     async def on_extra(self, event: Event[str]) -> None:
-        """As the other."""
+        """Do the same for the other stream."""
         await self._take(event)
 
     async def _take(self, event: Event[str]) -> None:
@@ -117,12 +120,12 @@ class Parser(Grain):
         await self.seen.write()
 
     async def say(self, item: str) -> None:
-        """Publish with a write that no delivery made."""
+        """Publish together with a write outside of a delivery."""
         self.stream(PARSED, key_of(item)).publish_with(self.seen, item)
         await self.seen.write()
 
     async def found(self) -> Seen:
-        """What is stored."""
+        """Return the stored state."""
         return self.seen.value
 
 
@@ -134,14 +137,14 @@ class Router(Grain):
 
     @subscribe(PARSED, commit_with=seen, batch=True)
     async def on_parsed(self, events: list[Event[str]]) -> None:
-        """Take some, and hand each on."""
+        """Take a batch, and publish each event to the next stage."""
         for event in events:
             self.seen.value.items.append(event.item)
             self.stream(ROUTED, key_of(event.item[::-1])).publish_with(self.seen, event.item)
             await work(event)
 
     async def found(self) -> Seen:
-        """What is stored."""
+        """Return the stored state."""
         return self.seen.value
 
 
@@ -153,12 +156,12 @@ class Total(Grain):
 
     @subscribe(ROUTED, commit_with=seen)
     async def on_routed(self, event: Event[str]) -> None:
-        """Take one."""
+        """Take an event."""
         self.seen.value.items.append(event.item)
         await work(event)
 
     async def found(self) -> Seen:
-        """What is stored."""
+        """Return the stored state."""
         return self.seen.value
 
 
@@ -172,7 +175,7 @@ Found = dict[tuple[str, str], Seen]  # by stage and key
 
 
 class Feeder:
-    """One program: publishes inputs and calls the first stage, until the run is over."""
+    """A program that publishes inputs and calls the first stage until the run is over."""
 
     def __init__(self, run: PipelineRun, host: Host, name: str) -> None:
         self._run = run
@@ -225,9 +228,9 @@ class PipelineRun(Run):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.accepted: set[str] = set()
-        self.said: set[str] = set()  # perhaps
-        self.touches: Counter[str] = Counter()  # tried, and
-        self.touched: Counter[str] = Counter()  # answered
+        self.said: set[str] = set()  # items of plain methods that may be published
+        self.touches: Counter[str] = Counter()  # attempted calls
+        self.touched: Counter[str] = Counter()  # answered calls
         self.logs = LogService(
             simulation,
             is_fenced=simulation.rng.random() < 0.5,
@@ -237,7 +240,7 @@ class PipelineRun(Run):
         )
 
     def provider(self) -> PersistentStreams:
-        """The stream provider of the silo on this host."""
+        """Return the stream provider of the silo on this host."""
         host = current_host()
         assert host is not None, "a silo is made on its host"
         return PersistentStreams(
@@ -248,7 +251,7 @@ class PipelineRun(Run):
         )
 
     def list_stored(self, namespace: str, key: str) -> list[str]:
-        """What the queue service has of a stream, in order."""
+        """Return the items of a stream in the queue service, in order."""
         return [
             msgspec.msgpack.decode(item)
             for log in self.logs.all()
@@ -258,16 +261,16 @@ class PipelineRun(Run):
         ]
 
     def inputs(self) -> dict[str, list[str]]:
-        """What is stored for the first stage, by stream."""
+        """Return the stored inputs of the first stage, by stream."""
         return {str(one): self.list_stored(*one) for one in product(("raw", "extra"), KEYS)}
 
     def missing(self, ends: Found) -> set[str]:
-        """Inputs that have not come to the end."""
+        """Return inputs that have not reached the last stage."""
         stored = {item for items in self.inputs().values() for item in items}
         return stored - {item for seen in ends.values() for item in seen.items}
 
     def check(self, found: Found) -> Iterator[str]:
-        """What is wrong, if anything."""
+        """Yield the violations."""
         inputs = self.inputs()
         stored = Counter(item for items in inputs.values() for item in items)
         for stage in NAMES:
@@ -279,7 +282,8 @@ class PipelineRun(Run):
         yield from self._check_touches(found)
 
     def _check_stage(self, stage: str, kept: Counter[str], stored: Counter[str]) -> Iterator[str]:
-        """Each stored input is in each stage once; what was said is from the second on."""
+        """Check that each stored input has one effect in each stage; items of plain methods have
+        theirs from the second stage on."""
         for item, count in kept.items():
             is_said = item in self.said and stage != "parser"
             if count != (1 if is_said else stored[item]):
@@ -292,7 +296,7 @@ class PipelineRun(Run):
                 yield f"{item} was accepted, and is not stored"
 
     def _check_order(self, found: Found, inputs: Mapping[str, list[str]]) -> Iterator[str]:
-        """What came in one stream and went one way is in the order of the stream."""
+        """Check the order of events that come from one stream and go through the same grains."""
         for (stage, key), seen in found.items():
             place = {item: at for at, item in enumerate(seen.items)}
             for stream, items in inputs.items():
@@ -313,14 +317,14 @@ class PipelineRun(Run):
 
 
 def pipeline_run() -> PipelineRun:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     run = current_run()
     assert isinstance(run, PipelineRun)
     return run
 
 
 async def pipeline(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     run = PipelineRun(simulation)
     simulation.host("client")
     steady = ("client", "table", "store", "log")
@@ -354,9 +358,9 @@ async def pipeline(simulation: Simulation) -> Counter[str]:
 
 
 async def drain(run: PipelineRun, cluster: SimCluster) -> Found:
-    """Wait until everything has come to the end, at most RECOVERY_S; returns what is stored.
+    """Wait until all inputs have reached the last stage, at most RECOVERY_S; return the states.
 
-    Only the last stage is asked until then: a call wakes a grain, and so its outbox.
+    Until then only the last stage is asked: a call would activate a grain, and so its outbox.
     """
     loop = run.simulation.loop
     await cluster.until_settled(VOTES_S, RECOVERY_S)
@@ -369,12 +373,13 @@ async def drain(run: PipelineRun, cluster: SimCluster) -> Found:
         run.on_violated(f"{item} did not come to the end in {RECOVERY_S:g} s")
     run.figures["drained after ms"] = round(1000 * (loop.time() - deadline + RECOVERY_S))
     await read(run, cluster, *NAMES)
-    await asyncio.sleep(RECOVERY_S / 4)  # what was said comes, too, and nothing twice
+    # items of plain methods arrive, too, and duplicates would show
+    await asyncio.sleep(RECOVERY_S / 4)
     return await read(run, cluster, *NAMES)
 
 
 async def read(run: PipelineRun, cluster: SimCluster, *names: str) -> Found:
-    """What stages have stored, asked on one silo."""
+    """Return the stored states of stages, asked through one silo."""
     silo = cluster.silo(cluster.names[0])
     assert silo is not None
 

@@ -1,8 +1,8 @@
-"""Running suites over many seeds, and saying what came of it.
+"""Runs suites over many seeds, and reports the results.
 
-Owns: the list of suites, one seed's outcome, the summary. Invariants: a failing seed is reported
-at once, with the one command that runs it again; the summary says what was in the runs, so that a
-suite in which nothing happened is seen.
+Owns: the list of suites, the outcome of one seed, the summary. Invariants: a failing seed is
+reported at once, with the command that repeats it. The summary counts events of the runs, so that a
+suite without events is seen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3
 PROGRESS_EVERY_S = 60.0
-"""A run that takes longer says so often how far it is."""
+"""A longer run reports its progress at this interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _run_suite(suite: str, options: SimOptions) -> dict[str, Any]:
 def _report(
     suite: str, count: int, outcomes: Iterable[SeedOutcome], now_s: Callable[[], float]
 ) -> Iterator[SeedOutcome]:
-    """The outcomes; what fails, and how far it is, goes to standard error meanwhile."""
+    """Yield the outcomes, and print failures and progress to standard error meanwhile."""
     started_s = told_s = now_s()
     failed = 0
     for done, outcome in enumerate(outcomes, 1):
@@ -132,14 +132,14 @@ def _outcomes(suite: str, seeds: Iterable[int], jobs: int) -> Iterator[SeedOutco
 
 
 def _be_quiet() -> None:
-    """Troubles are what is simulated."""
+    """Hide the product's warnings, because the faults are intended."""
     logging.getLogger("millstream").setLevel(logging.CRITICAL)
 
 
 def summarise(
     suite: str, seeds: range, outcomes: Sequence[SeedOutcome], wall_s: float
 ) -> dict[str, Any]:
-    """Plain values: seeds, hours, failures, and the sum of what happened."""
+    """Summarise as plain values: seeds, hours, failures, and sums of the figures."""
     figures: Counter[str] = Counter()
     slowest: dict[str, int] = {}
     for outcome in outcomes:
@@ -161,7 +161,7 @@ def summarise(
 
 
 def lines_of(report: dict[str, Any]) -> Iterator[str]:
-    """The report for a person."""
+    """Yield the lines of the report for people."""
     first, last = report["seeds"]
     failed = ", ".join(map(str, report["failed"]))
     verdict = f"FAILED: {failed}" if failed else "no failure"

@@ -1,11 +1,15 @@
-"""What is known of the ledgers' topics in a simulated run, and what is wrong with it.
+"""The record of the ledgers' topics in a simulated run, and the checks against it.
 
-Owns: `Book`: messages by queue and number, whoever saw them, and what was acknowledged. Not: who
-looks (`queues`). Invariant: it is outside of the cluster, so no crash reaches it.
-It checks, in time that is linear in what was stored, H1 to H9 of spec 10.10.9: lost (`check_log`),
-divergent and phantom (`saw`), order of producers, real-time order and duplicates (`check_acks`);
-`queues` checks gaps and that no reader's end goes back. What an owner of an old epoch had confirmed
-behind the end would be lost, or divergent.
+Owns: `Book`: messages by queue and number, their readers, and acknowledgements. Not: programs that
+read (`queues`). Invariant: the book is outside of the cluster, so no crash reaches it.
+All checks take time that is linear in the number of stored messages:
+
+- `check_log` finds lost messages.
+- `saw` finds messages with a second content, and messages that nobody sent.
+- `check_acks` finds wrong order of a producer or in real time, and duplicates.
+- `queues` finds missing numbers, and an end that moves backwards for a reader.
+
+If an owner of an old epoch confirmed messages after the end, these would be lost or differ.
 """
 
 from __future__ import annotations
@@ -25,14 +29,15 @@ __all__ = ["Book", "Content", "Log"]
 
 
 class Content(NamedTuple):
-    """What a message says."""
+    """The content of a message."""
 
     stream: str
     items: tuple[str, ...]
 
 
 class Log(NamedTuple):
-    """A queue as somebody read it: from its first message, to before `end`, without a hole."""
+    """A queue as one reader read it: from its first message up to `end`, without a missing
+    number."""
 
     reader: str
     first: int
@@ -40,7 +45,7 @@ class Log(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """A queue has said that a message is stored as `number`."""
+    """A queue confirmed that a message is stored as `number`."""
 
     number: int
     started_s: float
@@ -49,13 +54,13 @@ class Ack(NamedTuple):
 
 
 def content_of(message: OutMessage | QueueMessage) -> Content:
-    """What a message says."""
+    """Return the content of a message."""
     items = tuple(msgspec.msgpack.decode(item) for item in message.items)
     return Content("/".join(message.stream), items)
 
 
 class Book:
-    """What is known of the queues of one run."""
+    """The known messages of the queues of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -66,41 +71,42 @@ class Book:
 
     @property
     def queues(self) -> list[str]:
-        """Queues with messages."""
+        """The queues with messages."""
         return sorted(self._seen)
 
     def on_tried(self, queue: str, message: OutMessage) -> float:
-        """A message is given to a queue now; when it was given first."""
+        """Note an attempt to enqueue a message; return the time of its first attempt."""
         now_s = self._run.simulation.loop.time()
         if message.mark is None:
             return now_s
         return self._tried_s.setdefault((queue, message.mark), now_s)
 
     def on_accepted(self, queue: str, number: int, message: OutMessage, started_s: float) -> None:
-        """A queue has said that a message is stored."""
+        """Note that a queue confirmed a message."""
         self.saw(queue, number, content_of(message), "its publisher")
         now_s = self._run.simulation.loop.time()
         self._acks[queue].append(Ack(number, started_s, now_s, message.mark))
 
     def saw(self, queue: str, number: int, content: Content, who: str) -> None:
-        """Somebody knows what a message says: everybody must see the same, at any time."""
+        """Note the content of a message for one reader; all readers must see the same at any
+        time."""
         known = self._seen[queue].setdefault(number, content)
         if known != content:
             self._run.on_violated(f"{queue}: message {number} is {content} for {who}, and {known}")
 
     def on_trimmed(self, queue: str, first: int) -> None:
-        """What is before `first` is not kept any more."""
+        """Note that messages before `first` are deleted."""
         self._trimmed[queue] = max(first, self._trimmed[queue])
 
     def queue_of(self, stream: str) -> str | None:
-        """The queue of a stream; None: nothing is known of it."""
+        """Return the queue of a stream; None if no message of the stream is known."""
         for queue, seen in self._seen.items():
             if any(content.stream == stream for content in seen.values()):
                 return queue
         return None
 
     def items_of(self, stream: str) -> list[str]:
-        """What is known of a stream, in order."""
+        """Return the known items of a stream, in order."""
         return [
             item
             for seen in self._seen.values()
@@ -110,13 +116,14 @@ class Book:
         ]
 
     def items(self) -> Counter[str]:
-        """How often each item is stored."""
+        """Count how often each item is stored."""
         return Counter(
             i for seen in self._seen.values() for one in seen.values() for i in one.items
         )
 
     def learn(self) -> None:
-        """What was handled and is deleted by now may be known from its handlers only."""
+        """Add messages that were deleted after their delivery: perhaps only their handlers saw
+        them."""
         queues = {one.stream: queue for queue, seen in self._seen.items() for one in seen.values()}
         heard: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
         for _, event in self._run.history.of(Delivered):
@@ -130,7 +137,8 @@ class Book:
                 self._run.figures["known from handlers"] += 1
 
     def check_log(self, queue: str, log: Log) -> Iterator[str]:
-        """What was read of a queue in the end: all that was acknowledged, or ever seen."""
+        """Check the final content of a queue: it has all acknowledged messages, and all that were
+        seen."""
         if log.first < self._trimmed[queue]:
             yield f"{queue}: {log.reader} begins at {log.first}, after {self._trimmed[queue]}"
         self.on_trimmed(queue, log.first)
@@ -142,7 +150,7 @@ class Book:
                 yield f"{queue}: {content} was seen as {number}; {log.reader} reads to {log.end}"
 
     def check_acks(self) -> Iterator[str]:
-        """The order of what was acknowledged: of each producer, and in time."""
+        """Check the order of acknowledged messages: for each producer, and in real time."""
         for queue, acks in self._acks.items():
             yield from self._check_producers(queue, acks)
             yield from self._check_times(queue, acks)
@@ -161,7 +169,8 @@ class Book:
                 yield f"{queue}: {producer} has its sequences in the order {order}"
 
     def _check_times(self, queue: str, acks: Iterable[Ack]) -> Iterator[str]:
-        """What was acknowledged before something was sent is stored before it."""
+        """Check real-time order: a message that was acknowledged before another was sent is stored
+        before it."""
         ended = sorted((ack.ended_s, ack.number) for ack in acks)
         at, highest = 0, 0
         for ack in sorted(acks, key=lambda one: one.started_s):
@@ -172,7 +181,7 @@ class Book:
                 yield f"{queue}: {ack} was sent when {highest} was acknowledged"
 
     def check_delivered(self) -> Iterator[str]:
-        """What was handled is what is stored at that position."""
+        """Check that handlers got the content that is stored at each position."""
         streams: dict[str, dict[int, Content]] = defaultdict(dict)
         for seen in self._seen.values():
             for number, content in seen.items():

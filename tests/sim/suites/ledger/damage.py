@@ -1,8 +1,8 @@
-"""Damage to the copies of one bookie while ledgers are simulated, and the wait for their repair.
+"""Damage to the replicas of one bookie in a simulated run, and the wait for their repair.
 
-Owns: `Damage`, and looks at the copies on simulated disks. Invariants: only one directory of a run
-is damaged, so every entry that was acknowledged twice has a good copy elsewhere; the newest bytes
-of a journal stay as they are, since damage there cannot be told from a torn end.
+Owns: `Damage`, and a view of the replicas on simulated disks. Invariants: only one directory of a
+run is damaged, so each entry with two acknowledgements has a good replica elsewhere. The newest
+bytes of a journal are never damaged, because such damage cannot be told from a torn end.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ FIRST_S = (5.0, 25.0)
 LOOK_S = 1.0
 SCRUB_EVERY_S = 10.0
 REPAIRED_S = 120.0
-"""So long after all trouble has ended every copy is good."""
+"""The time after the last fault within which all replicas are repaired."""
 NEWEST_BYTES = 16_384
-"""Of a journal: bytes that are not damaged."""
+"""The end of a journal that is never damaged."""
 RANGE_MAX = 100_000
 SCOPE = "ledger/sim/"
 
 
 def copies_at(disk: SimDisk, path: str) -> Iterator[tuple[int, int, str, int]]:
-    """Ledger, entry, file and offset of all copies that a start would find in a directory."""
+    """Yield ledger, entry, file and offset of each replica that a start would find in a
+    directory."""
     with closing(read_view(disk, path)) as view:
         for ledger, placed in view._index.ledgers.items():
             for base, places in placed.runs:
@@ -56,7 +57,7 @@ def copies_at(disk: SimDisk, path: str) -> Iterator[tuple[int, int, str, int]]:
 
 
 def flip(disk: SimDisk, path: str, ledger: int | None = None, entry: int | None = None) -> int:
-    """Flip a bit in the payload of all copies in a directory, or of one; how many that were."""
+    """Flip a bit in the payload of one or all replicas in a directory; return their number."""
     found = [
         (file, offset)
         for of, number, file, offset in copies_at(disk, path)
@@ -70,7 +71,7 @@ def flip(disk: SimDisk, path: str, ledger: int | None = None, entry: int | None 
 def bad_copies(
     disks: Mapping[str, tuple[SimDisk, str]], records: Sequence[LedgerRecord]
 ) -> list[tuple[str, int, int]]:
-    """Copies of entries with an end that are damaged or missing: bookie, ledger, entry.
+    """Find damaged or missing replicas of sealed entries: bookie, ledger, entry.
 
     `disks`: the disk and the path of each bookie.
     """
@@ -86,7 +87,7 @@ def bad_copies(
 
 
 class Damage:
-    """Damages copies of one bookie of a run; `rng`: when, and which."""
+    """Damages replicas of one bookie of a run; `rng` chooses the time and the replicas."""
 
     def __init__(self, run: Run, rng: Random, store: MemoryStateStore) -> None:
         self._run = run
@@ -94,7 +95,7 @@ class Damage:
         self._store = store
 
     def options(self, options: LedgerOptions) -> LedgerOptions:
-        """Passes come often, and repairs are tried again soon."""
+        """Return options with frequent passes of the scrubber and quick retries of repairs."""
         scrub = ScrubOptions(
             scrub_every_s=SCRUB_EVERY_S,
             scrub_bytes_per_s=self._rng.choice((2**16, 2**23)),
@@ -103,14 +104,15 @@ class Damage:
         return replace(options, scrub=scrub)
 
     async def play(self, cluster: SimCluster) -> None:
-        """Once in the run flip bits in some or all old copies of one bookie."""
+        """Once in the run, flip bits in some or all old replicas of one bookie."""
         await asyncio.sleep(self._rng.uniform(*FIRST_S))
         name, share = self._rng.choice(cluster.names), self._rng.choice((0.1, 0.5, 1.0))
         while not self._run.is_over:
             try:
                 disk, path = self._directories(name)[0]
                 found = list(copies_at(disk, path))
-            except (DirectoryRefused, LookupError, OSError):  # not yet, or a segment begins now
+            # no replica yet, or a segment begins now
+            except (DirectoryRefused, LookupError, OSError):
                 await asyncio.sleep(LOOK_S)
                 continue
             last = max(((file, offset) for _, _, file, offset in found), default=("", 0))
@@ -122,14 +124,16 @@ class Damage:
             return
 
     async def copies_repaired(self, cluster: SimCluster) -> None:
-        """Everything works: wait until all copies are good, and note if they are not."""
+        """After the last fault, wait until all replicas are good; note a violation if they are
+        not."""
         loop = self._run.simulation.loop
         until_s, bad = loop.time() + REPAIRED_S, [""]
         while bad and loop.time() < until_s:
             await asyncio.sleep(LOOK_S)
             try:
                 bad = [f"{copy}" for copy in self._bad(cluster)]
-            except (DirectoryRefused, OSError) as error:  # a segment begins or goes at this moment
+            # a segment begins or is deleted at this moment
+            except (DirectoryRefused, OSError) as error:
                 bad = [f"of which no look succeeded ({error})"]
         for text in bad:
             self._run.on_violated(f"copy {text} is not good within {REPAIRED_S:g} s")
@@ -145,7 +149,7 @@ class Damage:
         return bad_copies(disks, [one for one in closed if not self._is_deleted(one.ledger)])
 
     def _is_deleted(self, ledger: int) -> bool:
-        """Has the deletion of a ledger begun? Then no reader gets its row any more."""
+        """Has the deletion of a ledger begun? Then readers no longer get its row."""
         key = witness_key(SCOPE, f"{SCOPE}ledgers/{ledger:019d}")
         row = MemoryStateStore.get(self._store, key)
         if row is None:
@@ -153,7 +157,7 @@ class Damage:
         return msgspec.msgpack.decode(unseal(key, row.data).content, type=Witness).is_going
 
     def _directories(self, owner: str) -> list[tuple[SimDisk, str]]:
-        """The disk and the path of the directory of a silo, by its name."""
+        """Return the disk and the path of the directory of a silo, by its name."""
         return [
             (
                 self._run.simulation.disk(owner),
@@ -164,7 +168,7 @@ class Damage:
         ]
 
     def _rows(self, folder: str, kind: type[T]) -> list[T]:
-        """The stored content, also while the store fails."""
+        """Read stored rows, even while the store fails."""
         rows = MemoryStateStore.range(self._store, f"{SCOPE}{folder}", "", RANGE_MAX)
         datas = [unseal(key, row.data).content for key, row in rows]
         return [msgspec.msgpack.decode(data, type=kind) for data in datas]

@@ -1,8 +1,8 @@
-"""Silos that are lost for good, with their directories, one after the other.
+"""The permanent loss of silos with their directories, one after the other.
 
-Owns: `Leaving`. Not: other troubles (`troubles`), what is judged of the queues (`book`). Invariant:
-a silo is lost only while no ledger needs a bookie that was lost before, so each entry that was
-acknowledged twice is somewhere.
+Owns: `Leaving`. Not: other faults (`troubles`), checks of the queues (`book`). Invariant: a silo is
+lost only while no ledger needs a bookie that was lost before. So a replica of each entry with two
+acknowledgements remains.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FIRST_S = (1.0, 12.0)
 REPLACED_S = (0.0, 6.0)
 LOOK_S = 0.25
 COPIED_S = 90.0
-"""So long after everything was repaired all copies are there again."""
+"""The time after the last fault within which all replicas exist again."""
 RANGE_MAX = 100_000
 
 
 class Leaving:
-    """Loses silos of one run; `rng`: when, and which."""
+    """Loses silos of one run; `rng` chooses the times and the silos."""
 
     def __init__(self, run: Run, rng: Random, store: MemoryStateStore) -> None:
         self._run = run
@@ -47,7 +47,7 @@ class Leaving:
         self._lost: set[str] = set()  # names of bookies
 
     def options(self, options: LedgerOptions) -> LedgerOptions:
-        """Copies are made soon, in small steps."""
+        """Return options with which missing replicas are written soon, in small steps."""
         recovery = RecoveryOptions(
             lost_bookie_after_s=self._rng.choice((2.0, 5.0)),
             open_fragment_after_s=self._rng.choice((0.5, 3.0)),
@@ -60,7 +60,7 @@ class Leaving:
         return replace(options, recovery=recovery)
 
     async def play(self, cluster: SimCluster, programs: Programs) -> None:
-        """Until the run is over: lose one, start another one, wait for the copies, and again."""
+        """Until the run is over: lose a silo, start another one, wait for its replicas."""
         await asyncio.sleep(self._rng.uniform(*FIRST_S))
         for number in range(1, LOSSES_MAX + 1):
             if self._run.is_over:
@@ -76,7 +76,7 @@ class Leaving:
             self._run.figures["losses made good in time"] += 1
 
     def _lose(self, cluster: SimCluster) -> None:
-        """A machine is gone, at once."""
+        """Lose a machine at once."""
         simulation: Simulation = self._run.simulation
         name = self._rng.choice(cluster.names)
         cluster.names = tuple(other for other in cluster.names if other != name)
@@ -86,7 +86,7 @@ class Leaving:
         self._lost |= {one.bookie for one in self._bookies() if one.owner == name}
 
     def lacking(self) -> list[str]:
-        """Ledgers that name a lost bookie, or may lack copies on others."""
+        """Return ledgers that name a lost bookie, or may lack replicas on others."""
         return [
             f"ledger {one.ledger} of {one.topic}: {one}"
             for one in self._ledgers()
@@ -95,7 +95,7 @@ class Leaving:
         ]
 
     async def copies_made(self) -> None:
-        """Everything works: wait for the copies, and note if they are not made."""
+        """After the last fault, wait for the replicas; note a violation if they are not written."""
         loop = self._run.simulation.loop
         until_s = loop.time() + COPIED_S
         while lacking := self.lacking():
@@ -112,6 +112,6 @@ class Leaving:
         return [msgspec.msgpack.decode(data, type=BookieRecord) for data in self._rows("bookies/")]
 
     def _rows(self, folder: str) -> list[bytes]:
-        """The stored content, also while the store fails."""
+        """Read stored rows, even while the store fails."""
         rows = MemoryStateStore.range(self._store, f"ledger/sim/{folder}", "", RANGE_MAX)
         return [unseal(key, row.data).content for key, row in rows]

@@ -1,10 +1,10 @@
-"""A file of the state store that comes back from an old backup, and the operator who notices.
+"""A file of the state store that is restored from an old backup, and the operator's reaction.
 
-Owns: `OldFiles`: the verbs `store_copy` and `store_rollback` of a script, who must not notice the
-old file, and the way out. Invariants: one file of a run is old at a time, since a row and its
-witness are never in one file; the rows of ledgers have a store of their own in such a run, so that
-nothing else falls back; the operator acts on what Millstream says, and on nothing that only the
-simulation knows.
+Owns: `OldFiles`: the verbs `store_copy` and `store_rollback` of a script, the check that only
+queues with rows in the old file suffer, and the repair. Invariants: one file of a run is old at a
+time, since a row and its witness are never in one file. The rows of ledgers have a store of their
+own in such a run, so that no other data becomes old. The operator acts only on messages of
+Millstream, not on facts that only the simulation knows.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ WAYS = ("up", "down")
 SCOPE = "ledger/sim/"
 RANGE_MAX = 100_000
 NAMED_ROUNDS = 2
-"""So often, at most, the operator takes back the rows that are named, and then all rows."""
+"""The operator restores the named rows at most this often, then all rows."""
 SETTLE_S = 5.0
 STARTED_S = 30.0
 HEARD_S = 10.0
-"""So long after all is calm, what is wrong with any queue has been said."""
+"""After this time without faults, the log has named all damaged queues."""
 TRIES = 5
 TRY_S = 0.5
 ROW = re.compile(r"row (ledger/sim/[^\s:,;]+)")
@@ -56,14 +56,13 @@ File = Mapping[str, bytes]
 
 
 def file_of(store: MemoryStateStore, file: int) -> File:
-    """The rows of one file, also while the store fails."""
+    """Return the rows of one file, even while the store fails."""
     rows = MemoryStateStore.range(store, "", "", RANGE_MAX)
     return {key: row.data for key, row in rows if file_index(key) == file}
 
 
 def put_back(store: MemoryStateStore, rows: Mapping[str, bytes | None]) -> None:
-    """These rows are so now, whatever was there; None: there is no such row. No etag of before
-    fits any more."""
+    """Set rows whatever their current content; None deletes a row. Earlier etags become invalid."""
     for key, data in rows.items():
         row = MemoryStateStore.get(store, key)
         if row is not None:
@@ -73,15 +72,15 @@ def put_back(store: MemoryStateStore, rows: Mapping[str, bytes | None]) -> None:
 
 
 def find_changed(before: File, after: File) -> dict[str, bytes | None]:
-    """The rows that bring the former state back when they are put back; None: no such row."""
+    """Return the rows that restore the former state when they are put back; None: no such row."""
     keys = sorted(before.keys() | after.keys())
     return {key: before.get(key) for key in keys if before.get(key) != after.get(key)}
 
 
 class Heard(logging.Handler):
-    """Rows of ledgers that are named in the log, while it is entered."""
+    """Collects rows of ledgers that the log names while this handler is entered."""
 
-    LOGS = ("millstream", "millstream.agent")  # what agents say goes no further in a run
+    LOGS = ("millstream", "millstream.agent")  # log lines of agents do not propagate in a run
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -108,24 +107,24 @@ class Heard(logging.Handler):
         logging.getLogger(self.LOGS[0]).propagate = self._propagates
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what a line names."""
+        """Note the rows in a log line."""
         self.hear(record.getMessage())
 
     def hear(self, text: str) -> None:
-        """Note what a text names."""
+        """Note the rows in a text."""
         for row in ROW.findall(text):
             self.rows.setdefault(row, text)
 
 
 class Probe(Publisher):
-    """Publishes one item to each stream, until each is accepted or has been refused often."""
+    """Publishes one item to each stream until the item is accepted, or refused several times."""
 
     def __init__(self, run: Traffic, host: Host, name: str) -> None:
         super().__init__(run, host, name)
         self._error: MillstreamError | None = None
 
     async def ask(self, silo: object, namespace: StreamNamespace[str], key: str) -> str:
-        """Why nothing is accepted; "": something is."""
+        """Publish an item; return "" if it is accepted, or the reason for the refusal."""
         for _ in range(TRIES):
             self._error = None
             await self.publish(silo, namespace, key)
@@ -140,11 +139,11 @@ class Probe(Publisher):
 
 
 class OldFiles:
-    """Puts one file of a run's store back, and takes rows back when they are named.
+    """Restores an old version of one file of a run's store, and the newer rows when they are named.
 
     Args:
-        rng: which file, when, and how.
-        store: of the rows of ledgers, and of nothing else.
+        rng: chooses the file, the time and the way.
+        store: the store of the rows of ledgers, without other rows.
     """
 
     def __init__(self, run: Traffic, rng: Random, store: MemoryStateStore) -> None:
@@ -154,11 +153,11 @@ class OldFiles:
         self._file = rng.randrange(FILES)
         self._copy: File = {}
         self._newest: File = {}
-        self._lost: dict[str, bytes | None] = {}  # rows that are as they were in the copy
+        self._lost: dict[str, bytes | None] = {}  # rows that are as they were in the backup
         self._heard = Heard()
 
     def plan(self, plan: Plan) -> Plan:
-        """A backup of one file is made, and put back later on."""
+        """Add two steps: a backup of one file, and its later restoration."""
         copied_s = self._rng.uniform(*COPIED_S)
         back_s = copied_s + self._rng.uniform(*AGE_S)
         last_s = max(step.at_s for step in plan.script)
@@ -169,7 +168,7 @@ class OldFiles:
         )
 
     def verbs(self, cluster: SimCluster, programs: Programs) -> dict[str, Callable[..., object]]:
-        """Carry out the steps of the store."""
+        """Return the verbs of the store."""
 
         def copy(file: str) -> None:
             self._copy = file_of(self._store, int(file))
@@ -208,8 +207,9 @@ class OldFiles:
         book: Book,
         adapters: Mapping[str, NotedAdapter],
     ) -> None:
-        """Everything works but what the old file stops: take back the newer version of each row
-        that is named, and then, as more are named, of all rows that nobody has written since."""
+        """Restore the newer version of each row that is named, while only the old file causes
+        faults. If rows are still named after some rounds, restore all rows that nobody has written
+        since."""
         touched = self._find_touched(book)
         for number in range(NAMED_ROUNDS + 2):
             with self._heard:
@@ -227,9 +227,9 @@ class OldFiles:
         self._run.on_violated(f"all rows are as they were, and some are named: {self._heard.rows}")
 
     def _take_back(self, all_rows: bool) -> None:
-        """Put the version that the replaced file has in place of each row that was named, or of
-        each that is as it was in the copy. A witness that the copy lacks is not made again: its row
-        may have been deleted meanwhile."""
+        """Restore the newer version of each row that was named, or of each row that is as it was in
+        the backup. A witness that the backup lacks is not written again: its row may have been
+        deleted since."""
         now = file_of(self._store, self._file)
         older = find_changed(self._newest, now)
         newer = {key: older[key] for key in older if key in self._lost and key in self._heard.rows}
@@ -248,7 +248,7 @@ class OldFiles:
     async def _ask(
         self, cluster: SimCluster, book: Book, adapters: Mapping[str, NotedAdapter]
     ) -> dict[str, str]:
-        """Read and write every queue; the queues that cannot be, and why."""
+        """Read and write all queues; return the queues that fail, with the reason."""
         refused: dict[str, str] = {}
         try:
             await cluster.until_settled(SETTLE_S, STARTED_S)
@@ -291,7 +291,7 @@ class OldFiles:
         return found
 
     def _judge(self, refused: Mapping[str, str], touched: frozenset[str] | None) -> None:
-        """Each queue that is refused had rows in the file, and the errors name rows."""
+        """Check that each failing queue had rows in the file, and that errors name rows."""
         self._run.figures["queues that an old file stops"] += len(refused)
         if not self._heard.rows:
             self._run.figures["old files that do no harm"] += 1
@@ -302,7 +302,8 @@ class OldFiles:
                 self._run.on_violated(f"{queue} has no row in the old file: {why}")
 
     def _find_touched(self, book: Book) -> frozenset[str] | None:
-        """Queues with rows that were put back; None: all, as every queue needs such a row."""
+        """Find queues with rows in the old file; None: all queues, because each needs such a
+        row."""
         found: set[str] = set()
         for key in self._lost:
             name = key.removeprefix(SCOPE)
@@ -318,7 +319,7 @@ class OldFiles:
         return frozenset(topic.rpartition("/")[2] for topic in found)
 
     def _topics_of(self, key: str) -> Iterator[str]:
-        """The topic of a ledger, by any version of its row."""
+        """Yield the topics of a ledger in all versions of its row."""
         row = MemoryStateStore.get(self._store, key)
         for data in (self._copy.get(key), self._newest.get(key), None if row is None else row.data):
             if data is not None:

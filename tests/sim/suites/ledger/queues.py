@@ -1,8 +1,8 @@
-"""The ledger provider as the simulation sees it: what it accepts, and what it shows to readers.
+"""The ledger provider as the simulation observes it: accepted messages, and messages of readers.
 
-Owns: the noted adapter, `Tail`: a program that reads queues beside their owners; reading queues
-from their first message to their end. In some runs owners are stubborn: they say that they have let
-go of a queue, and write it for a while. Invariant: the provider's own code runs unchanged.
+Owns: the observed adapter, `Tail` (a program that reads queues beside their owners), and reading of
+whole queues. In some runs owners are stubborn: they report that they handed over a queue, and write
+to it for a while. Invariant: the provider's own code runs unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRY_S = 0.5
 
 
 class NotesLedgers(Protocol):
-    """A run with a book; `adapters`: by host, the one that was opened last."""
+    """A run with a book; `adapters`: the newest adapter of each host."""
 
     book: Book
     adapters: dict[str, NotedAdapter]
@@ -61,7 +61,7 @@ class NotedLedgerQueues(LedgerQueues):
 
 
 class NotedAdapter:
-    """The provider opened in one silo."""
+    """The provider, opened in one silo."""
 
     def __init__(self, inner: LedgerAdapter, run: NotesLedgers, host: AdapterHost) -> None:
         self._inner = inner
@@ -95,8 +95,8 @@ class NotedAdapter:
 
 
 class Stubborn:
-    """A receiver that is let go of, and lets go of its topic later: as an owner that was paused,
-    and does not know that it is none any more."""
+    """A receiver that closes its topic later than it says, like an owner that was paused and does
+    not know that it lost the queue."""
 
     def __init__(self, inner: LedgerReceiver, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -105,7 +105,7 @@ class Stubborn:
         self.release, self.extend = inner.release, inner.extend
 
     async def aclose(self) -> None:
-        """Say that it is done."""
+        """Report the end at once, and close the topic later."""
         current_run().figures["stubborn owners"] += 1
         self._tasks.start(self._close())
 
@@ -115,13 +115,13 @@ class Stubborn:
 
 
 class Together:
-    """Programs that work at the same time."""
+    """Programs that run at the same time."""
 
     def __init__(self, *programs: Program) -> None:
         self._programs = programs
 
     async def work(self, handle: Callable[[], Any]) -> None:
-        """Until the run is over."""
+        """Work until the run is over."""
         await asyncio.gather(*(program.work(handle) for program in self._programs))
 
 
@@ -135,7 +135,7 @@ class Tail:
         self._rng: Random = make_random(run.simulation.seed, "tail", host.name, host.incarnation)
 
     async def work(self, handle: Callable[[], Any]) -> None:
-        """Until the run is over."""
+        """Read queues until the run is over."""
         while not self._run.is_over:
             await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
             adapter = self._notes.adapters.get(self._host)
@@ -144,7 +144,7 @@ class Tail:
                 await self._follow(adapter, self._rng.choice(queues))
 
     async def _follow(self, adapter: NotedAdapter, queue: str) -> None:
-        """Read a queue for a while, from some place on."""
+        """Read a queue for a while, from a random position."""
         reader = adapter.reader(queue)
         try:
             first, last = await reader.bounds()
@@ -165,7 +165,8 @@ class Tail:
     async def _look_further(
         self, reader: LedgerQueueReader, queue: str, position: Token, before: Token | None
     ) -> Token | None:
-        """The end as a reader sees it never goes back, also not behind what it has read."""
+        """Check that the end of a queue never moves backwards, and is never before a message that
+        was read."""
         _, last = await reader.bounds()
         if last is not None and (last < (before or last) or last.seq < position.seq - 1):
             self._run.on_violated(
@@ -177,7 +178,7 @@ class Tail:
 async def read_page(
     book: Book, reader: LedgerQueueReader, queue: str, position: Token, who: str
 ) -> tuple[Token, bool]:
-    """Read on from a position; where to go on, and whether that is the end."""
+    """Read from a position; return the next position, and whether it is the end."""
     run = current_run()
     try:
         page = await reader.read_from(position, PAGE_EVENTS, PAGE_BYTES, None)
@@ -202,7 +203,7 @@ async def read_page(
 async def read_log(
     book: Book, adapter: NotedAdapter, queue: str, who: str, *, tries: int = TRIES
 ) -> Log:
-    """A queue from its first message to its end. Raises StreamError: it cannot be read."""
+    """Read a queue from its first message to its end. Raises StreamError if that fails."""
     for attempt in range(tries):
         reader = adapter.reader(queue)
         try:
@@ -228,7 +229,7 @@ async def _read_all(book: Book, reader: LedgerQueueReader, queue: str, who: str)
 
 
 async def end_of_empty(reader: LedgerQueueReader) -> int:
-    """The number that comes next in a queue of which nothing is kept."""
+    """Return the next number of a queue that keeps no message."""
     try:
         page = await reader.read_from(Token(0, 1), 1, 1, None)
     except CursorTooOld as error:

@@ -1,21 +1,29 @@
-"""Suite `ledger`: as `streams`, through the ledger, embedded or replicated, as the seed says.
+"""Suite `ledger`: like `streams`, through ledgers, embedded or replicated, as the seed decides.
 
-Embedded, three silos and more are processes of one machine and share a directory; replicated, each
-of three or four is a machine with a directory and a bookie of its own. They are killed, also all at
-once, machines lose their power, disks fill up, stall and fail to sync, store and table fail for a
-while, silos join and leave; owners write on after they let go, or stand still and go on; segments
-and ledgers are small. Replicated, one directory is wiped or put back as it was long before, which a
-ledger of two acknowledgements survives once, or copies of one bookie are damaged, and all copies
-must be good again soon after the trouble ends, or a silo is lost for good with its directory,
-another one joins, and once copies are made again a second one is lost; and clocks differ. In some
-runs one file of the state store with the rows of ledgers is put back as it was before, while silos
-run or while all are down; then an operator takes back the rows that are named.
-Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
-its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
-and none is missing; what was acknowledged before something was sent is before it; a producer's
-sequences are stored once, in their order; what is deleted was handled. After a file was put back a
-queue either works, or is refused with the name of a row of that file, and works once the newer
-rows are back; queues without a row in the file work all the time.
+Embedded: three or more silos are processes of one machine and share a directory. Replicated: each
+of three or four silos is a machine with a directory and a bookie of its own. Segments and ledgers
+are small. The faults:
+
+- Processes are killed, also all at once; machines lose power; silos join and leave.
+- Disks fill up, stall and fail to sync; the store and the table fail for a while.
+- Owners write after they handed over, or pause and continue.
+- Replicated: clocks differ, and one of three losses happens. One directory is wiped or restored
+  from an old state, which a ledger with two acknowledgements survives once. Or replicas of one
+  bookie are damaged, and all replicas must be good soon after the last fault. Or a silo is lost for
+  good with its directory, another one joins, and once its replicas are written again a second silo
+  is lost.
+- In some runs one file of the state store with rows of ledgers is restored from a backup, while
+  silos run or are down. Then an operator restores the rows that are named.
+
+The suite judges the promises of `streams` and these:
+
+- Acknowledged messages exist under their numbers after a last power cut; refused ones do not.
+- A number has the same content for all readers at any time, and no number is missing.
+- A message that was acknowledged before another was sent has the smaller number.
+- The sequences of a producer are stored once, in their order.
+- Only handled messages are deleted.
+- With an old file, a queue works, or is refused with the name of a row of that file and works after
+  the newer rows are restored. Queues without a row in the file work all the time.
 """
 
 from __future__ import annotations
@@ -81,11 +89,11 @@ MACHINE = "silo-0"
 KIB = 1 << 10
 SYNC_S = ((0.0001, 0.002), (0.001, 0.02), (0.02, 0.2))
 QUORUMS = (None, Quorum(3, 3, 2), Quorum(2, 2, 2), Quorum(4, 3, 2), Quorum(3, 2, 2))
-LAST_APPENDS_S = 10.0  # so long something of unknown fate may still be stored
+LAST_APPENDS_S = 10.0  # the time in which a message of unknown fate may still be stored
 
 
 def options_of(rng: Random) -> LedgerOptions:
-    """Everything is small: files, ledgers, times."""
+    """Return options with small files, ledgers and times."""
     return LedgerOptions(
         bookie=BookieOptions(
             segment_bytes=rng.choice((16 * KIB, 64 * KIB, 1024 * KIB)),
@@ -111,7 +119,7 @@ def options_of(rng: Random) -> LedgerOptions:
 
 
 class LedgerRun(StreamsRun):
-    """The notes of this suite; `directory`: of the ledgers."""
+    """The notes of this suite; `directory`: the directory of the ledgers."""
 
     stop_every_s = (5.0, 20.0)
     directory = ""
@@ -128,15 +136,15 @@ class LedgerRun(StreamsRun):
         self._stubborn_share = self.dice("stubborn").choice((0.0, 1.0))
 
     def dice(self, name: str) -> Random:
-        """Chance of its own for one purpose."""
+        """Return the seeded random of one purpose."""
         return make_random(self.simulation.seed, "ledger", name)
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
-        """The ledger provider, noted."""
+        """Return the ledger provider, observed."""
         return NotedLedgerQueues(self, self.directory, self.options_of_queues)
 
     def publisher(self, host: Host, name: str) -> Program:
-        """One that numbers its messages and repeats what failed, and one that does neither."""
+        """Return a program that numbers and repeats its messages, and one that does neither."""
         plain = Publisher(self, host, name)
         if name == "client":
             return Together(plain, Writer(self, host, f"{name} again"))
@@ -144,7 +152,7 @@ class LedgerRun(StreamsRun):
         return Together(plain, repeater, Tail(self, self, host))
 
     def have_old_files(self) -> None:
-        """A file with rows of ledgers is put back in this run."""
+        """Prepare a run in which a file with rows of ledgers is restored from a backup."""
         rows = self._stores["rows"] = FailingStore(self.dice("rows"))
         self.old_files = OldFiles(self, self.dice("old files"), rows)
         self.options_of_queues = replace(self.options_of_queues, store="rows")
@@ -153,10 +161,10 @@ class LedgerRun(StreamsRun):
     def should_be_stubborn(self) -> bool:
         return not self.is_over and self.simulation.rng.random() < self._stubborn_share
 
-    # -- troubles
+    # -- faults
 
     def cut_power(self) -> None:
-        """Let every machine lose its power."""
+        """Cut the power of each machine."""
         raise NotImplementedError
 
     def make_shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable]:
@@ -168,7 +176,7 @@ class LedgerRun(StreamsRun):
 
     def boot(self, name: str, programs: Programs) -> None:
         assert self.cluster is not None
-        if name in self.cluster.names:  # it may have left before its machine went down
+        if name in self.cluster.names:  # it may have left before its machine crashed
             programs.boot(name)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
@@ -176,7 +184,7 @@ class LedgerRun(StreamsRun):
         return [outages(self, self.dice("outages"), stores, self._table)]
 
     async def calm_down(self, programs: Programs) -> None:
-        """Cut the power a last time: what is there then is what was stored."""
+        """Cut the power a last time, so that only stored data remains."""
         assert self.cluster is not None
         if self.old_files is not None:
             parts = (self.cluster, programs, self.book, self.adapters)
@@ -190,7 +198,7 @@ class LedgerRun(StreamsRun):
         await self.read_all()
 
     async def read_all(self) -> None:
-        """Read every queue in every silo, from its first message to its end."""
+        """Read each queue in each silo, from its first message to its end."""
         assert self.cluster is not None
         for name, queue in product(self.cluster.names, self.book.queues):
             reading = read_log(self.book, self.adapters[name], queue, name)
@@ -198,7 +206,7 @@ class LedgerRun(StreamsRun):
                 log = await self.simulation.call(self.simulation.host(name), reading)
             except StreamError as error:
                 self.on_violated(f"{queue} cannot be read by {name} in the end: {error}")
-                self.judge()  # nothing that follows says more
+                self.judge()  # later checks would add nothing
             else:
                 self.violations += self.book.check_log(queue, log)
                 self.figures["messages read in the end"] += log.end - log.first
@@ -207,7 +215,7 @@ class LedgerRun(StreamsRun):
     # -- judgement
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
-        """Every stored order had its effect once, in order."""
+        """Check that each stored order had its effect once, in order."""
         violations = []
         for key in KEYS:
             stored = self.book.items_of(f"orders/{key}")
@@ -224,7 +232,8 @@ class LedgerRun(StreamsRun):
         ]
 
     def _check_items(self) -> Iterator[str]:
-        """Each item is stored once at most; what was accepted is, what was refused is not."""
+        """Check that each item is stored at most once, accepted items are stored, refused ones are
+        not."""
         stored = self.book.items()
         self.figures["stored"] += len(stored)
         accepted = {item for items in self.accepted.values() for item in items}
@@ -239,7 +248,7 @@ class LedgerRun(StreamsRun):
 
 
 class EmbeddedRun(LedgerRun):
-    """One machine with one directory."""
+    """A run with one machine and one directory."""
 
     directory = "ledger"
 
@@ -267,7 +276,7 @@ class EmbeddedRun(LedgerRun):
 
 
 class ReplicatedRun(LedgerRun):
-    """Three or four machines, each with a directory of its own."""
+    """A run with three or four machines, each with a directory of its own."""
 
     directory = "ledger/{silo}"
 
@@ -307,7 +316,7 @@ class ReplicatedRun(LedgerRun):
         plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
         if self.old_files is not None:
             return self.old_files.plan(plan)
-        # one loss at a time: a second one must wait for the copies
+        # one loss at a time: a second one must wait for the replicas
         return (
             plan if self.leaving or self.damage else one_loss(self.dice("loss"), plan, DURATION_S)
         )
@@ -320,7 +329,7 @@ class ReplicatedRun(LedgerRun):
         return [*super().more_troubles(programs), moving, *leaving, *damaging]
 
     async def calm_down(self, programs: Programs) -> None:
-        """What was lost has its copies again, before the power is cut."""
+        """Wait for the replicas of lost or damaged entries before the power is cut."""
         if self.leaving is not None:
             assert self.cluster is not None
             await self.cluster.until_settled(VOTES_S, RECOVERY_S)
@@ -338,6 +347,6 @@ class ReplicatedRun(LedgerRun):
 
 
 async def ledger(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     is_replicated = make_random(simulation.seed, "ledger", "mode").random() < 0.5
     return await play(ReplicatedRun(simulation) if is_replicated else EmbeddedRun(simulation))

@@ -1,7 +1,7 @@
-"""What goes wrong beside a script while ledgers are simulated.
+"""Faults of simulated ledgers, beside the faults of a script.
 
 Owns: verbs of disks and machines by kind, `outages` of store and table, `comings_and_goings` of
-silos, `all_at_once`, `one_loss`. Invariant: when the run is over all of them have ended.
+silos, `all_at_once`, `one_loss`. Invariant: all faults end when the run is over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SILOS = 3
-HOSTS_MAX = 8  # of the machine, over a run
+HOSTS_MAX = 8  # hosts of the machine over a run
 NETWORK = ("clog", "hold", "latency", "loss", "partition", "partition_oneway")
 DISK = ("disk_full", "disk_slow", "disk_stall", "disk_sync_fails")
 KINDS = {
@@ -52,18 +52,18 @@ REPLICATED_KINDS = {
     "network": (*NETWORK, "kill", "pause"),
     "standing still": ("pause",),
 }
-# No `disk_damage` and no `disk_rollback`: with one copy both lose what was acknowledged.
+# No `disk_damage` and no `disk_rollback`: with one replica both lose acknowledged messages.
 RATES = (0.02, 0.2, 1.0)
 TABLE_RATES = (0.02, 0.2)
 OUTAGE_S = (0.5, 6.0)
 CALM_S = (2.0, 20.0)
 MOVE_S = (4.0, 15.0)
 OLD_S = 12.0
-"""A copy is older than the longest outage: by then the rows say what it lacks."""
+"""A backup is older than the longest outage: by then the rows show the messages that it lacks."""
 
 
 def all_at_once(rng: Random, plan: Plan, duration_s: float) -> Plan:
-    """In some runs every process of the machine is killed at one instant, too."""
+    """In some runs, also kill all processes of the machine at one instant."""
     if rng.random() < 0.5:
         return plan
     start_s = rng.uniform(0.0, duration_s - 1.0)
@@ -75,8 +75,8 @@ def all_at_once(rng: Random, plan: Plan, duration_s: float) -> Plan:
 
 
 def one_loss(rng: Random, plan: Plan, duration_s: float) -> Plan:
-    """In half of the runs one directory is wiped, or put back as it was long before: one copy of
-    each entry that was acknowledged twice is elsewhere. A second such loss might find the last."""
+    """In half of the runs, wipe one directory or restore it from an old state. A replica of each
+    entry with two acknowledgements remains elsewhere; a second loss might destroy it."""
     what, host = rng.choice(("", "", "disk_wipe", "disk_rollback")), rng.randrange(plan.silos)
     name, end_s = f"silo-{host}", rng.uniform(OLD_S + 0.5, duration_s - 1.0)
     steps = [Step(end_s, what, (name,))] if what else []
@@ -86,12 +86,12 @@ def one_loss(rng: Random, plan: Plan, duration_s: float) -> Plan:
 
 
 def with_steps(plan: Plan, steps: list[Step]) -> Plan:
-    """More steps, each at its time."""
+    """Add steps to a plan, each at its time."""
     return Plan(plan.kind, plan.silos, tuple(sorted([*plan.script, *steps])))
 
 
 async def joins(run: Run, rng: Random, programs: Programs) -> None:
-    """Now and then one more silo, with a directory of its own."""
+    """Start up to two more silos at random times, each with a directory of its own."""
     for _ in range(rng.randrange(3)):
         await asyncio.sleep(rng.uniform(*MOVE_S))
         if run.is_over:
@@ -103,7 +103,7 @@ async def joins(run: Run, rng: Random, programs: Programs) -> None:
 async def outages(
     run: Run, rng: Random, stores: Collection[FailingStore], table: FailingTable
 ) -> None:
-    """Now and then the stores or the table fail for a while, a little or wholly."""
+    """Now and then let some or all calls of the stores or the table fail for a while."""
     while not run.is_over:
         await asyncio.sleep(rng.uniform(*CALM_S))
         if run.is_over:
@@ -124,7 +124,7 @@ async def outages(
 async def comings_and_goings(
     run: Run, rng: Random, cluster: SimCluster, programs: Programs
 ) -> None:
-    """Silos join on new hosts of the machine, and leave for good."""
+    """Start silos on new hosts of the machine, and stop others for good."""
     joined = SILOS
     while not run.is_over:
         await asyncio.sleep(rng.uniform(*MOVE_S))

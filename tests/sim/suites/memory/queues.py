@@ -1,8 +1,8 @@
-"""The memory provider as the simulation sees it: everything that a queue accepts is noted.
+"""The memory provider as the simulation observes it: all accepted messages are noted.
 
-Owns: the noted queue grain, the adapter factory that brings it, and the `Ledger` of what was
-accepted and of whose content was lost. Invariants: the ledger is outside of the cluster, so no
-crash reaches it; the provider's own code runs unchanged.
+Owns: the observed queue grain, its adapter factory, and the `Ledger` of accepted messages and lost
+eras. Invariants: the ledger is outside of the cluster, so no crash reaches it. The provider's own
+code runs unchanged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StoredItem(NamedTuple):
     queue: str
 
     def era_of(self) -> Era:
-        """The era that it was numbered in."""
+        """Return the era in which the queue numbered the item."""
         return Era(self.queue, self.token[0])
 
 
@@ -75,26 +75,27 @@ class Accepted(NamedTuple):
     mark: ProducerMark | None = None
 
     def is_held_as(self, held: QueueMessage | None) -> bool:
-        """Is this what a queue holds? None: it is done."""
+        """Does a queue hold this message? None: the queue no longer holds it, because it is
+        done."""
         return held is None or (held.stream, list(held.items)) == (self.stream, list(self.items))
 
 
 class Ledger:
-    """What the queues of one run accepted, and when their content was lost."""
+    """The messages that the queues of one run accepted, and the losses of their content."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._messages: dict[Era, dict[int, Accepted]] = {}
         self._begun_s: dict[Era, float] = {}
-        self._held_s: dict[Era, float] = {}  # since when its last holder is there
-        self._failures: list[tuple[float, str]] = []  # (when, queue): content was not kept
+        self._held_s: dict[Era, float] = {}  # when the newest activation of the era began
+        self._failures: list[tuple[float, str]] = []  # (time, queue): the content was not stored
         self._items: dict[str, StoredItem] = {}
         self._repeats: dict[ProducerMark, list[tuple[Era, Accepted]]] = {}
 
     def on_opened(
         self, era: Era, held_s: float, start: int, loaded: Sequence[QueueMessage | None]
     ) -> None:
-        """An activation serves an era, with what it loaded: the messages behind `start`."""
+        """Check the content that an activation loaded for an era: the messages after `start`."""
         known = self._messages.setdefault(era, {})
         self._held_s[era] = held_s
         self._begun_s.setdefault(era, self._run.simulation.loop.time())
@@ -108,7 +109,7 @@ class Ledger:
             )
 
     def on_accepted(self, era: Era, number: int, message: Accepted) -> None:
-        """A message has got a number."""
+        """Note that a message got a number."""
         known = self._messages[era]
         if number in known:
             self._run.on_violated(f"{era}: number {number} was given twice")
@@ -121,28 +122,28 @@ class Ledger:
             self._items[stored.item] = stored
 
     def not_kept(self, queue: str) -> None:
-        """An activation ended, and could not reach the store for its content."""
+        """Note that an activation ended without storing its content, because the store failed."""
         self._run.figures["contents not kept"] += 1
         self._failures.append((self._run.simulation.loop.time(), queue))
 
     def find_stored(self, mark: ProducerMark) -> list[str]:
-        """The items of a producer's message as they were stored last."""
+        """Return the items of a producer's message as they were last stored."""
         stored = self._repeats.get(mark, [])
         return [msgspec.msgpack.decode(body) for body in stored[-1][1].items] if stored else []
 
     def check_repeats(self, lost: dict[Era, bool]) -> Iterator[str]:
-        """A producer's sequence is stored again only where its message was lost."""
+        """Check that a producer's sequence is stored again only if its message was lost."""
         for mark, stored in self._repeats.items():
             for era, _ in stored[:-1]:
                 if not lost[era]:
                     yield f"{mark} was stored {len(stored)} times: {[era for era, _ in stored]}"
 
     def find(self, item: str) -> StoredItem | None:
-        """Where an item is stored."""
+        """Return the position of a stored item."""
         return self._items.get(item)
 
     def items_of(self, stream: str) -> Iterator[StoredItem]:
-        """What was accepted of a stream, in order."""
+        """Yield the accepted items of a stream, in order."""
         found = [
             stored
             for era, messages in self._messages.items()
@@ -153,7 +154,8 @@ class Ledger:
         return iter(sorted(found))
 
     def find_lost_eras(self) -> dict[Era, bool]:
-        """Of each era: may content be lost? Its last holder crashed, was evicted or cut off."""
+        """Return whether each era may have lost content: its last holder crashed, was evicted or
+        cut off."""
         ends = [*self._failures, *abrupt_ends(self._run.history)]
         return {
             era: any(
@@ -164,14 +166,14 @@ class Ledger:
         }
 
     def check_eras(self, lost: dict[Era, bool]) -> Iterator[str]:
-        """No era ends without a cause."""
+        """Check that each era ended for a reason."""
         for era, begun_s in self._begun_s.items():
             until_s = self._find_followed_s(era)
             if until_s < float("inf") and not lost[era]:
                 yield f"{era}, begun at {begun_s:.6f}, was over at {until_s:.6f}; nobody crashed"
 
     def _find_followed_s(self, key: Era) -> float:
-        """When the next era of the queue began."""
+        """Return the time at which the next era of the queue began."""
         return min(
             (
                 at_s
@@ -183,14 +185,14 @@ class Ledger:
 
 
 def iter_items(era: Era, number: int, message: Accepted) -> Iterator[StoredItem]:
-    """The items of a message."""
+    """Yield the items of a message."""
     for index, body in enumerate(message.items):
         item = msgspec.msgpack.decode(body)
         yield StoredItem((era.era, number, index), item, era.queue)
 
 
 def abrupt_ends(history: History) -> Iterator[tuple[float, str]]:
-    """(when, queue): a queue's activation ended without storing its content."""
+    """Yield (time, queue) for each activation of a queue that ended without storing its content."""
     live: dict[tuple[str, str], str] = {}  # (grain, silo): host
     dead: set[str] = set()
     for at_s, event in history.events:
@@ -198,7 +200,7 @@ def abrupt_ends(history: History) -> Iterator[tuple[float, str]]:
         match event:
             case Activated() if event.grain.startswith(QUEUE_TYPE):
                 live[event.grain, event.silo] = event.host
-                if event.silo in dead:  # it does not know yet
+                if event.silo in dead:  # the silo does not know yet that it is dead
                     gone = [(event.grain, event.silo)]
             case Deactivated():
                 live.pop((event.grain, event.silo), None)
@@ -215,14 +217,14 @@ def abrupt_ends(history: History) -> Iterator[tuple[float, str]]:
 
 
 def ledger() -> Ledger:
-    """The ledger of the run that is being simulated."""
+    """Return the ledger of the run that is being simulated."""
     run = current_run()
     found: Ledger = run.ledger  # type: ignore[attr-defined]
     return found
 
 
 class NotedLog(QueueLog):
-    """A queue's content; what it accepts is noted."""
+    """The content of a queue, with notes about accepted messages."""
 
     def _accept_all(
         self, messages: Sequence[OutMessage], *room: Any, **named: Any
@@ -240,7 +242,7 @@ class NotedLog(QueueLog):
 
 @grain(name=QUEUE_TYPE, placement=PREFER_LOCAL)
 class NotedQueue(MemoryQueue):
-    """The queue's grain; what it loads and keeps is noted."""
+    """The grain of a queue, with notes about loaded and stored content."""
 
     log_class: ClassVar[type[QueueLog]] = NotedLog
 
@@ -249,7 +251,7 @@ class NotedQueue(MemoryQueue):
         return self.key.rpartition("/")[2]
 
     async def on_activate(self) -> None:
-        """Note what was loaded."""
+        """Note the loaded messages."""
         held_s = current_run().simulation.loop.time()
         await super().on_activate()
         log = self._log
@@ -275,7 +277,7 @@ class NotedQueues(MemoryQueues):
 
 
 class NotedAdapter(MemoryAdapter):
-    """Notes who reads a queue."""
+    """Notes the owner of a queue."""
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
         current_run().on_acquired(queue, self.host.silo, epoch)

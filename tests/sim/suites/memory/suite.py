@@ -1,11 +1,13 @@
-"""Suite `memory`: as `streams`, through the memory provider, whose content is lost in a crash.
+"""Suite `memory`: like `streams`, through the memory provider, which loses content in a crash.
 
-Judged, beside what `streams` judges: a message that was refused is nowhere, one that was accepted
-is stored once, also when its producer sends it again; a graceful stop loses nothing and keeps the
-numbers; nothing is handled that was not accepted. Of an era whose holder crashed, was evicted, or
-could not reach the store when it ended, each stream has had its effects up to some event, in order,
-and nothing behind it; and who gets an event behind what it lost has been told before, whichever
-owner found that.
+The suite judges the promises of `streams` and these:
+
+- A refused message is not stored. An accepted one is stored once, even if its producer repeats it.
+- A graceful stop loses nothing and keeps the numbers.
+- Handlers get accepted messages only.
+- If the holder of an era crashed, was evicted, or could not reach the store at its end, each stream
+  has had its effects up to some event, in order, and no effect after it.
+- A handler hears of a gap before it gets an event after the gap, whichever owner found the gap.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ __all__ = ["memory"]
 
 
 class Distinct(Repeater):
-    """The items of each try are others, so that it can be seen which one was stored."""
+    """A publisher with other items in each attempt, so that a check sees which attempt was
+    stored."""
 
     def try_items(self, items: list[str], attempt: int) -> list[str]:
         return [f"{item}~{attempt}" for item in items]
@@ -53,12 +56,12 @@ class Distinct(Repeater):
 
 
 class DistinctWriter(Distinct, Writer):
-    """The same from outside."""
+    """The same, from outside of the cluster."""
 
 
 class MemoryRun(StreamsRun):
-    """The notes of this suite. In some runs handlers are slow and queues small, so that they fill
-    and move with what is in them."""
+    """The notes of this suite. In some runs handlers are slow and queues small. Then queues fill,
+    and move with their content."""
 
     stop_every_s = (2.0, 15.0)
 
@@ -72,18 +75,18 @@ class MemoryRun(StreamsRun):
         )
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
-        """The memory provider, noted."""
+        """Return the memory provider, observed."""
         return NotedQueues(self._options)
 
     def publisher(self, host: Host, name: str) -> Publisher:
-        """Some repeat what failed."""
+        """Return a publisher; some repeat failed messages."""
         is_repeater = make_random(self.simulation.seed, "kind", name).random() < 0.5
         if not is_repeater:
             return Publisher(self, host, name)
         return (DistinctWriter if name == "client" else Distinct)(self, host, name)
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
-        """Every order that cannot be lost had its effect once, in order."""
+        """Check that each order that cannot be lost had its effect once, in order."""
         lost = self.ledger.find_lost_eras()
         violations = []
         for key in KEYS:
@@ -93,7 +96,8 @@ class MemoryRun(StreamsRun):
         return violations
 
     def _iter_owed(self, stream: str, found: list[str], lost: dict[Era, bool]) -> Iterator[str]:
-        """Items that must have had their effect: of a lost era the first that had."""
+        """Yield items that must have had their effect; of a lost era, those up to the first missing
+        one."""
         seen = set(found)
         for era, group in groupby(self.ledger.items_of(stream), StoredItem.era_of):
             for stored in group:
@@ -102,7 +106,7 @@ class MemoryRun(StreamsRun):
                 yield stored.item
 
     def check_all(self, found: dict[str, list[str]]) -> list[str]:
-        """What `streams` judges, where nothing may be lost, and what is known of the queues."""
+        """Check the promises of `streams` without lost events, and the notes about the queues."""
         lost = self.ledger.find_lost_eras()
         self.figures["eras"] += len(lost)
         self.figures["eras lost"] += sum(lost.values())
@@ -121,13 +125,13 @@ class MemoryRun(StreamsRun):
     def _find_kept(
         self, found: dict[str, list[str]], lost: dict[Era, bool]
     ) -> dict[str, list[str]]:
-        """Effects of what cannot be lost."""
+        """Return the effects of items that cannot be lost."""
         stored = {item: self.ledger.find(item) for items in found.values() for item in items}
         gone = {item for item, at in stored.items() if at is None or lost[at.era_of()]}
         return {key: [item for item in items if item not in gone] for key, items in found.items()}
 
     def _owing(self, lost: dict[Era, bool]) -> History:
-        """The history without the publishes of what may be lost."""
+        """Return the history without publishes of items that may be lost."""
         history = History(self.simulation.loop.time)
         for at_s, event in self.history.events:
             if isinstance(event, Published):
@@ -138,7 +142,7 @@ class MemoryRun(StreamsRun):
         return history
 
     def _check_accepted(self) -> Iterator[str]:
-        """What publishers were told is so."""
+        """Check that the answers to publishers are true."""
         for stream, items in self.accepted.items():
             for item in items:
                 if self.ledger.find(item) is None:
@@ -148,7 +152,7 @@ class MemoryRun(StreamsRun):
                 yield f"{item} is stored, although its publish ended with {why}"
 
     def _check_handled(self) -> Iterator[str]:
-        """What was handled is stored, at that position."""
+        """Check that each handled item is stored, at the position that its handler saw."""
         for at_s, event in self.history.of(Delivered):
             stored = self.ledger.find(event.item)
             if stored is None or stored.token != tuple(event.token):
@@ -158,7 +162,8 @@ class MemoryRun(StreamsRun):
                 )
 
     def _check_told(self) -> Iterator[str]:
-        """Nothing that follows a gap comes before the gap is told; what was handled is not gone."""
+        """Check that a gap is reported before any event after it, and that it covers no handled
+        event."""
         handled: dict[tuple[str, str], set[Token]] = defaultdict(set)
         told: dict[tuple[str, str], list[Gap]] = defaultdict(list)
         tops: dict[tuple[str, str], Token] = {}
@@ -183,7 +188,8 @@ class MemoryRun(StreamsRun):
             self.figures["losses heard of"] += bool(missed) and not unheard
 
     def _check_publishers(self) -> Iterator[str]:
-        """What one publisher sent to a stream one after the other is stored in that order."""
+        """Check that items of one publisher to a stream are stored in the order of its
+        publishes."""
         last: dict[tuple[str, str], StoredItem] = {}
         for _, event in self.history.of(Published):
             who = (event.stream, event.item.removeprefix("poison ").rpartition(":")[0])
@@ -196,18 +202,18 @@ class MemoryRun(StreamsRun):
 
 
 def spans(gap: Gap, item: StoredItem, one: Heard) -> bool:
-    """Did the gap tell of this item, before that event?"""
+    """Did the gap cover this item, and come before that event?"""
     is_behind = gap.after is None or gap.after < item.token
     return is_behind and item.token < gap.first <= one.token
 
 
 def memory_run() -> MemoryRun:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     run = current_run()
     assert isinstance(run, MemoryRun)
     return run
 
 
 async def memory(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     return await play(MemoryRun(simulation))

@@ -1,7 +1,7 @@
-"""Is what happened in the queues what they promise? Judged by the outbox, which has every committed
-transition in its order, and by what programs saw.
+"""Judges whether the queues kept their promises.
 
-Owns: `judge_events`, `judge_seen`. Pure.
+The evidence is the outbox, which has all committed transitions in order, and the notes of the
+programs. Owns: `replay` and the `judge_` functions. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUNNING, PENDING = State.RUNNING, State.PENDING
 
 @dataclass(slots=True)
 class Now:
-    """One message as the events up to some point leave it."""
+    """One message after some of the events."""
 
     sequence: int
     state: State
@@ -37,7 +37,7 @@ class Now:
 
 @dataclass
 class Replay:
-    """One queue, from its events alone."""
+    """One queue, rebuilt from its events."""
 
     queue: str
     is_exclusive: bool
@@ -47,7 +47,7 @@ class Replay:
     wrong: list[str] = field(default_factory=list)
 
     def play(self, event: ChangeEvent) -> None:
-        """One event more."""
+        """Apply one event."""
         if event.time_ms < self.time_ms:
             self._on_violated(event, f"the time was {self.time_ms} before")
         self.time_ms = event.time_ms
@@ -66,7 +66,7 @@ class Replay:
             self._on_violated(event, f"value {now.value} is held {self.held[now.value]} times")
 
     def _check(self, event: ChangeEvent, now: Now) -> None:
-        """The next version, from the state that it has, by a transition that there is."""
+        """Check the next version: it follows the current state by a permitted transition."""
         if event.version != now.version + 1:
             self._on_violated(event, f"it was in version {now.version}")
         was = None if now.version == 0 else now.state
@@ -80,7 +80,7 @@ class Replay:
             self._on_violated(event, f"its lease was over at {now.due_ms}")
 
     def _check_choice(self, event: ChangeEvent, now: Now) -> None:
-        """The most urgent of those that could be had."""
+        """Check that the message was the most urgent of the available ones."""
         order = (now.priority, now.sequence)
         for id, other in self.messages.items():
             is_blocked = self.is_exclusive and self.held[other.value]
@@ -94,7 +94,7 @@ class Replay:
 
 
 def replay(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> Replay:
-    """A queue after all of its events."""
+    """Rebuild a queue from all of its events."""
     queue_replay = Replay(queue, is_exclusive)
     for event in events:
         if event.queue == queue:
@@ -103,7 +103,7 @@ def replay(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> Rep
 
 
 def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterator[str]:
-    """Each lease that a program was given was given once, to that worker, as an event says."""
+    """Check that each lease of a program was given once, to that worker, as an event says."""
     found = [e for e in events if e.step is Step.DEQUEUED]
     leased = {(split_name(e.queue)[0], e.id, e.version): e for e in found}
     shards = {(split_name(e.queue)[0], e.id): e.queue for e in found}
@@ -121,7 +121,7 @@ def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterat
 
 
 def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeEvent]:
-    """Leases that no program was given, and nobody has given back: they are over by their time."""
+    """Find leases that no program received or returned, and that ended by their time."""
     known = {(one.queue, one.id, one.token.version) for one in given}
     ends = {(e.queue, e.id, e.version - 1): e for e in events}
     leased = [e for e in events if e.step is Step.DEQUEUED and e.worker not in ("drain", "probe")]
@@ -130,7 +130,8 @@ def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeE
 
 
 def judge_seen(seen: Iterable[Seen], events: Sequence[ChangeEvent]) -> Iterator[str]:
-    """What somebody saw is stored; what a call did itself was done by that step."""
+    """Check that each observed version is stored, and that a call's own change was made by its
+    step."""
     steps = {(split_name(e.queue)[0], e.id, e.version): e.step for e in events}
     for one in seen:
         step = steps.get((one.queue, one.id, one.version))
@@ -141,7 +142,7 @@ def judge_seen(seen: Iterable[Seen], events: Sequence[ChangeEvent]) -> Iterator[
 
 
 def judge_order(seen: Iterable[Seen]) -> Iterator[str]:
-    """Who asks after somebody has seen a version sees no earlier one."""
+    """Check that nobody sees an older version after somebody has seen a newer one."""
     by_message: dict[Key, list[Seen]] = defaultdict(list)
     for one in seen:
         by_message[one.queue, one.id].append(one)
@@ -158,7 +159,7 @@ def judge_order(seen: Iterable[Seen]) -> Iterator[str]:
 
 
 def judge_lost(run: PriorityRun, queue: str, shards: Sequence[Replay]) -> Iterator[str]:
-    """What was accepted is there, in one shard, and in the end nothing is open."""
+    """Check that accepted messages exist in one shard, and that all messages are finished."""
     places = Counter(id for shard in shards for id in shard.messages)
     for name, id in run.ids:
         if name == queue and not places[id]:
@@ -173,7 +174,7 @@ def judge_lost(run: PriorityRun, queue: str, shards: Sequence[Replay]) -> Iterat
 
 
 def judge_values(queue: str, events: Iterable[ChangeEvent]) -> Iterator[str]:
-    """No exclusivity value is unfinished in two shards of a queue at a time."""
+    """Check that the unfinished messages of an exclusivity value are in one shard at a time."""
     open_in: dict[str, Counter[str]] = defaultdict(Counter)
     for event in events:
         if split_name(event.queue)[0] != queue:

@@ -1,4 +1,4 @@
-"""What programs of the suite saw: what was accepted, who was given what, and when.
+"""The notes of the suite's programs: accepted messages, leases and observed versions, with times.
 
 Owns: `PriorityRun`, `Seen`, `Given`, `Batch`. Not: judgement (`judge`).
 """
@@ -25,8 +25,8 @@ LATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Somebody saw a message in this version, by a call from `start_s` to `end_s`. `step`: what
-    the call did itself; empty: nothing."""
+    """A program saw a message in this version, by a call from `start_s` to `end_s`. `step`: the
+    change that the call itself made; empty if it made none."""
 
     queue: str
     id: str
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A program was given a lease."""
+    """A program received a lease."""
 
     queue: str
     id: str
@@ -49,8 +49,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages that were sent under a request id, which any program may repeat; the answer is as
-    of the time when they were taken, at `start_s` or later."""
+    """Messages that were sent under a request id; any program may repeat the request. The answer
+    shows the state when the messages were accepted, at `start_s` or later."""
 
     queue: str
     request: Request
@@ -71,11 +71,11 @@ class PriorityRun(Run):
 
     @property
     def now_s(self) -> float:
-        """The loop's time."""
+        """The time of the loop."""
         return self.simulation.loop.time()
 
     def saw(self, queue: str, id: str, version: int, start_s: float, step: str = "") -> None:
-        """Note a message as a call showed it, which has just ended."""
+        """Note the version that a call showed; the call has just ended."""
         self.seen.append(Seen(queue, id, version, start_s, self.now_s, step))
 
     async def call(
@@ -85,8 +85,8 @@ class PriorityRun(Run):
         limit_s: float,
         own_s: Callable[[], float] = lambda: 0.0,
     ) -> T | None:
-        """Await a call; None if it failed in a way that troubles excuse. `own_s`: how long the
-        caller itself worked meanwhile, which may stand still with its silo."""
+        """Await a call; return None if it failed in a way that the faults excuse. `own_s`: the time
+        that the caller itself worked during the call, which may be paused with its silo."""
         start_s = self.now_s
         self.figures["calls"] += 1
         try:

@@ -1,4 +1,5 @@
-"""The programs of the suite: they enqueue, work, give up, and rule, until the run is over."""
+"""The programs of the suite: they enqueue, work, cancel polls and act as operators until the run is
+over."""
 
 from __future__ import annotations
 
@@ -27,19 +28,19 @@ PATIENCE_S = 10.0
 CALL_S = 5.0
 LIMIT_S = PATIENCE_S + CALL_S + 1.0
 POLL_LIMIT_S = LIMIT_S + 10.0
-"""The last call of a poll may take that much longer than its wait."""
+"""The last call of a poll may take this much longer than its wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallsOf:
-    """Opens what asks a queue under request ids of a program's own, as the HTTP server does."""
+    """Opens calls to a queue with the program's own request ids, as the HTTP server does."""
 
     def open(self, opener: Opener, queue: str, /) -> QueueCalls:
         return QueueCalls(opener, "priority", queue, PATIENCE_S)
 
 
 class Worker:
-    """One program; `name` is unique in the run."""
+    """A program; `name` is unique in the run."""
 
     def __init__(self, run: PriorityRun, host: Host, name: str) -> None:
         self._run = run
@@ -57,7 +58,7 @@ class Worker:
     async def _one_round(self, runtime: Any) -> None:
         try:
             queue = priority_queue(runtime, self._rng.choice(QUEUES), patience_s=PATIENCE_S)
-        except MillstreamError as error:  # its silo has ended
+        except MillstreamError as error:  # its silo has stopped
             self._run.figures[type(error).__name__] += 1
             return
         roll = self._rng.random()
@@ -91,7 +92,7 @@ class Worker:
             run.saw(queue.name, id, done.version, start_s, "enqueued" if done.is_changed else "")
 
     async def _enter(self, runtime: Any, queue: PriorityQueue) -> None:
-        """Many messages under a request id, perhaps again; or what another program has sent."""
+        """Enqueue messages under a request id, or repeat a request of this or another program."""
         run, rng = self._run, self._rng
         if rng.random() < 0.7 or not run.batches:
             new = [self._new() for _ in range(rng.randint(1, 6))]
@@ -109,7 +110,7 @@ class Worker:
                     run.on_violated(f"{message.id} of {batch.queue} was answered as {one.id}")
 
     def _new(self) -> Enqueue:
-        """Make a message; half have a value of their own, which no other keeps in a shard."""
+        """Make a message; half have an exclusivity value of their own."""
         self._sent += 1
         id = f"{self._name}:{self._sent}"
         value = id if self._rng.random() < 0.5 else self._rng.choice(VALUES)
@@ -133,7 +134,7 @@ class Worker:
         run.given.append(Given(name, lease.id, lease.token, self._name, lease.attempt))
 
     async def _work_at(self, queue: PriorityQueue, lease: Lease) -> None:
-        """In a block, by hand, or not at all."""
+        """Work in a block, by hand, or not at all."""
         run, rng = self._run, self._rng
         roll, work_s = rng.random(), rng.uniform(0.0, 3.0)
         if roll < 0.4:
@@ -160,7 +161,7 @@ class Worker:
         self._run.figures["blocks completed"] += 1
 
     async def _give_up(self, queue: PriorityQueue) -> None:
-        """Ask for work, and be cancelled."""
+        """Ask for work, and cancel the call."""
         polling = asyncio.create_task(queue.dequeue(worker=self._name, wait_s=5.0))
         await asyncio.sleep(self._rng.uniform(0.0, 0.2))
         polling.cancel()
@@ -171,7 +172,7 @@ class Worker:
         self._run.figures["given up"] += polling.cancelled()
 
     async def _rule(self, queue: PriorityQueue) -> None:
-        """Look at a message, or change it from outside."""
+        """Look at a message, or change it as an operator."""
         run, rng = self._run, self._rng
         known = [id for name, id in run.ids[-50:] if name == queue.name]
         if not known:
@@ -193,7 +194,7 @@ class Worker:
             run.canceled += [(queue.name, id)] if done.state is State.CANCELED else []
 
     async def _bring_again(self, queue: PriorityQueue, id: str) -> None:
-        """A message that was given up, once more; who asks twice adds one."""
+        """Requeue a message that was given up; a repeated call may add another message."""
         run, start_s = self._run, self._run.now_s
         done = await run.call("requeue", queue.requeue(id), LIMIT_S)
         if done is not None:

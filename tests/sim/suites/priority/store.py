@@ -1,5 +1,8 @@
-"""The store of the suite: in memory, shared by all silos, late at times, or failing; away, as a
-server is that starts again; its clock is set forward and back."""
+"""The store of the suite: in memory, shared by all silos.
+
+Commits are late or fail. The store is unavailable now and then, like a server that restarts. Its
+clock is set forward and back.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ AWAY_MAX_S = 4.0
 
 
 class SteppedClock(Env):
-    """The wall clock of the store's host, which can be set; and its contexts, which no crash of a
-    silo ends."""
+    """The wall clock of the store's host, which can be set. Its contexts survive crashes of
+    silos."""
 
     __slots__ = ("_inner", "step_s")
 
@@ -36,10 +39,10 @@ class SteppedClock(Env):
 
 
 class TroubledCommits:
-    """What commits meet until the troubles end.
+    """The faults of commits, until the faults end.
 
     Args:
-        fails: how often one of them fails, before or after it was stored.
+        fails: the share of commits that fail, before or after they are stored.
     """
 
     def __init__(self, rng: Random, fails: float) -> None:
@@ -50,7 +53,7 @@ class TroubledCommits:
         self.failed = 0
 
     async def before(self, queue: str, /) -> None:
-        """It may be late, or not stored."""
+        """Delay or fail a commit before it is stored."""
         if self.is_over:
             return
         roll = self._rng.random()
@@ -61,7 +64,7 @@ class TroubledCommits:
         self._fail(queue)
 
     async def after(self, queue: str, /) -> None:
-        """It is stored, which its owner may not learn."""
+        """Fail a stored commit, so that its owner may not learn the result."""
         if not self.is_over:
             self._fail(queue)
 
@@ -74,14 +77,14 @@ class TroubledCommits:
 def make_store(
     simulation: Simulation, fails: float
 ) -> tuple[MemoryStore, SteppedClock, TroubledCommits]:
-    """A store for a simulation, with its clock and its troubles."""
+    """Make a store for a simulation, with its clock and its faults."""
     clock = SteppedClock(simulation.env(simulation.host(HOST)))
     commits = TroubledCommits(make_random(simulation.seed, "commits"), fails)
     return MemoryStore(clock, events=True, faults=commits), clock, commits
 
 
 async def step_clock(simulation: Simulation, clock: SteppedClock, commits: TroubledCommits) -> int:
-    """Set the clock now and then until the troubles end; returns how often."""
+    """Set the clock now and then until the faults end; return how often."""
     rng, steps = make_random(simulation.seed, "clock"), 0
     while not commits.is_over:
         await asyncio.sleep(rng.uniform(1.0, 20.0))
@@ -91,9 +94,9 @@ async def step_clock(simulation: Simulation, clock: SteppedClock, commits: Troub
 
 
 async def restart_store(simulation: Simulation, commits: TroubledCommits) -> int:
-    """In four seeds of ten the store is away now and then, as a server that starts again: what it
-    was doing then may be stored or not, and nothing else is, nor is a queue opened. Returns how
-    often."""
+    """In four of ten seeds, make the store unavailable now and then, like a server that restarts.
+    Commits under way are stored or not; other commits fail, and no queue can be opened. Return how
+    often that happened."""
     rng, restarts = make_random(simulation.seed, "restarts"), 0
     if rng.random() >= 0.4:
         return 0

@@ -1,14 +1,18 @@
-"""Suite `priority`: programs on every silo and in a client enqueue, work, give up and rule, while
-the cluster is troubled, commits fail or are late, the store starts again, its clock is set forward
-and back, and a rival takes queues away, as a silo does that was cut off. One queue has several
-shards, and their number changes.
+"""Suite `priority`: programs on each silo and in a client use priority queues under faults.
 
-Judged, by the outbox in its order and by what programs saw: versions without gap, by transitions
-that there are; a dequeue gave the most urgent of what could be had in its shard; of an exclusivity
-value one lease at a time, and all that is open of it in one shard; no lease ended before its time;
-each token was given once, to the worker that the event names; what was acknowledged is stored, and
-nobody sees an earlier version than somebody saw before; calls end by their patience. After the
-repair every message is finished, and a poll that waits gets what is enqueued within a second.
+The programs enqueue, work, cancel polls and act as operators. Beside the faults of the cluster,
+commits fail or are late, the store restarts, and its clock is set forward and back. A rival takes
+queues over, like a silo that was cut off. One queue has several shards, and their number changes.
+
+The suite judges by the outbox and by the notes of the programs:
+
+- Versions have no gap, and follow permitted transitions.
+- A dequeue leases the most urgent available message of its shard.
+- An exclusivity value has one lease at a time, and its unfinished messages are in one shard.
+- No lease ends before its time. Each token is given once, to the worker that the event names.
+- Acknowledged changes are stored. Nobody sees an older version than somebody saw before.
+- Calls end within their patience.
+- After the repair all messages are finished, and a waiting poll gets a new message within a second.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ NAME = "rival"
 
 
 async def priority(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     run = PriorityRun(simulation)
     simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S, verbs=VERBS)
@@ -116,7 +120,7 @@ async def priority(simulation: Simulation) -> Counter[str]:
 
 
 async def resize(run: PriorityRun, cluster: SimCluster) -> int:
-    """Other numbers of shards, now and then, by a silo that runs; returns how often."""
+    """Change the number of shards now and then, through a running silo; return how often."""
     rng, changes = make_random(run.simulation.seed, "shards"), 0
     await asyncio.sleep(rng.uniform(1.0, DURATION_S / 2))
     while not run.is_over:
@@ -135,14 +139,14 @@ async def resize(run: PriorityRun, cluster: SimCluster) -> int:
 
 
 async def change_shards(silo: Silo, shards: int) -> None:
-    """Give the queue so many shards."""
+    """Set the number of shards of the queue."""
     queue = priority_queue(silo, "spread", patience_s=CALL_S)
     row = await queue.settings()
     await queue.configure(replace(row.settings, shards=shards), version=row.version)
 
 
 async def finish(run: PriorityRun, cluster: SimCluster) -> None:
-    """Work off what is left, and see that the queues are quick again."""
+    """Finish the remaining messages, and check that the queues answer quickly again."""
     host = run.simulation.host("client")
 
     async def work() -> None:
@@ -158,7 +162,7 @@ async def finish(run: PriorityRun, cluster: SimCluster) -> None:
 
 
 async def drain(queue: PriorityQueue) -> None:
-    """Complete all that comes, until nothing is open."""
+    """Complete messages until all are finished."""
     while True:
         for lease in await queue.dequeue(worker="drain", count=50, wait_s=1.0):
             await lease.complete()
@@ -168,7 +172,7 @@ async def drain(queue: PriorityQueue) -> None:
 
 
 async def probe(run: PriorityRun, client: Client) -> None:
-    """A poll that waits gets what comes."""
+    """Check that a waiting poll gets a new message."""
     queue = priority_queue(client, "probe")
     polling = asyncio.create_task(queue.dequeue(worker="probe", wait_s=20.0))
     await asyncio.sleep(1.0)
@@ -183,8 +187,8 @@ async def probe(run: PriorityRun, client: Client) -> None:
 
 
 async def events_of(store: MemoryStore) -> list[ChangeEvent]:
-    """The whole outbox."""
-    await store.open()  # one user more, whoever has closed it
+    """Return the whole outbox."""
+    await store.open()  # one more user, in case all others have closed the store
     events: list[ChangeEvent] = []
     after = 0
     while page := await store.events(0, after, PAGE):
@@ -194,7 +198,7 @@ async def events_of(store: MemoryStore) -> list[ChangeEvent]:
 
 
 async def judge(run: PriorityRun, store: MemoryStore) -> None:
-    """All judgements. Raises Violated."""
+    """Run all checks. Raises Violated."""
     events = await events_of(store)
     run.figures["events"] += len(events)
     found: list[str] = []
@@ -226,9 +230,8 @@ async def judge(run: PriorityRun, store: MemoryStore) -> None:
 
 
 class Rival:
-    """Somebody else who owns queues now and then, as a silo does that was cut off and does not know
-    it: it takes a queue from the store, works at it, and hears that it has lost it, or not; until
-    the run is over."""
+    """Another owner, like a silo that was cut off and does not know it. Until the run is over, it
+    takes a queue from the store, works at it, and may hear that it lost the queue."""
 
     def __init__(self, run: PriorityRun, store: MemoryStore) -> None:
         self._run = run
@@ -236,7 +239,7 @@ class Rival:
         self._rng: Random = make_random(run.simulation.seed, NAME)
 
     async def work(self) -> None:
-        """Take a queue, again and again."""
+        """Take over a queue, again and again."""
         while not self._run.is_over:
             await asyncio.sleep(self._rng.uniform(0.5, 5.0))
             try:

@@ -1,7 +1,7 @@
-"""What happens to a cluster in one seed: how many silos, and which troubles.
+"""The plan of one seed: the number of silos, and the faults.
 
-Owns: `Plan`. Pure: a seeded random in, data out. Invariants: every kind of trouble comes up in a
-few seeds; a script ends with everything repaired.
+Owns: `Plan`. Pure: a seeded random in, data out. Invariants: each kind of fault occurs in a few
+seeds. At the end of a script everything is repaired.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOWN = ("crash", "kill", "power_cut", "reboot")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One seed's troubles. `kind`: a key of KINDS."""
+    """The faults of one seed. `kind`: a key of KINDS."""
 
     kind: str
     silos: int
@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def crashes(self) -> int:
-        """How many hosts the script kills."""
+        """The number of hosts that the script crashes."""
         return sum(step.verb in DOWN for step in self.script)
 
 
@@ -45,11 +45,11 @@ def make_plan(
     verbs: Mapping[str, Sequence[str]] = KINDS,
     silos_max: int = 5,
 ) -> Plan:
-    """The plan of a simulation's seed.
+    """Make the plan of a simulation's seed.
 
     Args:
         steady: hosts beside the silos that may be cut off but never crash.
-        kinds: of those in `verbs`; default: all.
+        kinds: the permitted keys of `verbs`; default: all.
     """
     rng = simulation.rng
     kind, silos = rng.choice(list(kinds or verbs)), rng.randint(3, silos_max)

@@ -1,7 +1,7 @@
-"""What users of a simulated cluster run: a program beside every silo, and some in a client.
+"""The programs of users of a simulated cluster: one beside each silo, and some in a client.
 
-Owns: starting them, again when their host comes back. Not: what a program does (the suites).
-Invariant: a program ends with its host or with the run.
+Owns: starting the programs, and starting them again when their host restarts. Not: the work of a
+program (the suites). Invariant: a program ends with its host or with the run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CLIENT_RETRY_S = 1.0
 
 
 class Program(Protocol):
-    """Works with what `handle` gives, a silo or a client, or None while there is none."""
+    """A program. `handle` returns a silo or a client, or None while there is none."""
 
     async def work(self, handle: Callable[[], Any], /) -> None: ...
 
 
 class Running(Protocol):
-    """A run, until it is over."""
+    """A run and its end."""
 
     is_over: bool
 
@@ -37,7 +37,7 @@ async def again_and_again(
     handle: Callable[[], Any],
     act: Callable[[Any], Awaitable[None]],
 ) -> None:
-    """Act with what `handle` gives, after at most `pause_s` each, until the run is over."""
+    """Act on the result of `handle` until the run is over, with pauses of at most `pause_s`."""
     while not run.is_over:
         await asyncio.sleep(rng.uniform(0.0, pause_s))
         runtime = handle()
@@ -46,7 +46,8 @@ async def again_and_again(
 
 
 class Programs:
-    """`make(host, name)` makes the program of a host; `client_names`: those of the client's."""
+    """The programs of a run. `make(host, name)` makes the program of a host; `client_names`: the
+    names of the client's programs."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Programs:
         self.is_over = False
 
     def start(self) -> None:
-        """Start all of them."""
+        """Start all programs."""
         for name in self._cluster.names:
             self._start_beside(name)
         self._simulation.spawn(self._simulation.host("client"), self._be_client())
@@ -82,7 +83,7 @@ class Programs:
         self._simulation.spawn(host, program.work(lambda: self._cluster.silo(name)))
 
     async def _be_client(self) -> None:
-        """Connect, again if no gateway answered, and work."""
+        """Connect, again if no gateway answered, and run the client's programs."""
         host = self._simulation.host("client")
         while not self.is_over:
             try:

@@ -1,7 +1,7 @@
-"""What one simulated run notes beside its history, and how its grains reach it.
+"""The notes of one simulated run beside its history, and the access of its grains to them.
 
-Owns: `Run` and `current_run`. Invariants: one run at a time in a process, as one loop runs at a
-time; what a grain finds wrong is kept as text and fails the run at its end.
+Owns: `Run` and `current_run`. Invariants: a process has one run at a time, because one loop runs at
+a time. A violation that a grain finds is kept as text, and fails the run at its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGENT_LOG = "millstream.agent"
 
 
 class Violated(AssertionError):
-    """A promise was broken in this run; the message lists how."""
+    """A promise was broken in this run; the message lists the violations."""
 
 
 class Run:
@@ -32,8 +32,8 @@ class Run:
         self.history = simulation.history
         self.figures: Counter[str] = Counter()
         self.violations: list[str] = []
-        self.is_over = False  # what comes from here on is judged, and nothing goes wrong any more
-        self.epochs: dict[str, int] = {}  # by queue, of whoever took it last
+        self.is_over = False  # afterwards there are no faults, and events are judged
+        self.epochs: dict[str, int] = {}  # by queue: the epoch of the newest owner
         _current = self
 
     def on_violated(self, text: str) -> None:
@@ -42,12 +42,12 @@ class Run:
             self.violations.append(f"t={self.simulation.loop.time():.6f}: {text}")
 
     def on_acquired(self, queue: str, silo: str, epoch: int) -> None:
-        """Note that a silo reads a queue from here on."""
+        """Note that a silo is the owner of a queue from here on."""
         self.epochs[queue] = max(epoch, self.epochs.get(queue, 0))
         self.history.record(QueueAcquired(queue, silo, epoch))
 
     def judge(self, *found: list[str]) -> None:
-        """Fail if anything was violated: raises Violated."""
+        """Raise Violated if there was a violation."""
         violations = [*self.violations, *(text for texts in found for text in texts)]
         if violations:
             shown = "\n  ".join(violations[:VIOLATIONS_SHOWN])
@@ -58,19 +58,19 @@ _current: Run | None = None
 
 
 def current_run() -> Run:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     assert _current is not None, "no simulated run has begun"
     return _current
 
 
 class StandingStill(logging.Handler):
-    """Judges the log lines of agents about a standstill; listens while it is entered.
+    """Judges log lines of agents about a standstill while this handler is entered.
 
-    A line that names no reason is a violation, whenever it comes; any line is one that comes when
-    all has been calm for long enough.
+    A line without a reason is a violation at any time. Any such line is a violation if it comes
+    long after the last fault.
 
     Args:
-        limit_s: how long after `calm` a line is taken for a thing of the past.
+        limit_s: the time after `calm` in which a line may still be due to earlier faults.
     """
 
     def __init__(self, run: Run, limit_s: float) -> None:
@@ -98,11 +98,11 @@ class StandingStill(logging.Handler):
         self._log.setLevel(level)
 
     def calm(self) -> None:
-        """Nothing goes wrong from here on."""
+        """Note that there are no more faults."""
         self._calm_s = self._run.simulation.loop.time()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Judge a line of an agent."""
+        """Judge a log line of an agent."""
         text = record.getMessage()
         if "has not moved" not in text:
             return

@@ -1,7 +1,7 @@
-"""The grains that handle events while streams are simulated, and what is noted of that.
+"""The grains that handle events while streams are simulated, and the notes about them.
 
 Owns: `Reader` (commits), `Listener` (subscribes by itself), `Careful` (acknowledges by hand),
-`Handling`: what they have heard, and how long they take. Not: what is judged (the suites).
+`Handling` (their notes and delays). Not: judgement (the suites).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["HANDLING_S", "Careful", "Handling", "Heard", "Listener", "Reader"]
 
 HANDLING_S = 0.005
 SLOW_S = 8.0
-SLOW_EVERY_S = 13.0  # two in the time of a call: it does not run out of that
+SLOW_EVERY_S = 13.0  # twice in the timeout of a call, so that no call times out because of it
 ACK_S = 1.5  # the longest time until an event is acknowledged by hand
 
 
 class Heard(NamedTuple):
-    """A handler saw an event, or was told of a gap before `token`.
+    """A handler saw an event, or heard of a gap before `token`.
 
-    `is_stray`: its silo was dead, or who sent it was not the owner any more.
+    `is_stray`: the silo of the handler was dead, or the sender was no longer the owner.
     """
 
     stream: str
@@ -43,7 +43,7 @@ class Heard(NamedTuple):
 
 @dataclass
 class Seen:
-    """What a reader stores."""
+    """The state of a reader."""
 
     items: list[str] = field(default_factory=list)
 
@@ -51,9 +51,9 @@ class Seen:
 async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) -> None:
     """Note that a handler sees an event; then take a little time, or fail.
 
-    A silo that was declared dead and does not know it may run handlers on what was on its way to
-    it. That counts as seen, and nothing is said of its order: writes are fenced, handlers are not.
-    The same holds for what a former owner of the queue sent, and the network brought late.
+    A silo that was declared dead and does not know it may run handlers on events that were under
+    way. Such a delivery counts, but its order is not judged: writes are fenced, handlers are not.
+    The same holds for late deliveries of a former owner of the queue.
     """
     run = handling_run()
     is_dead = run.is_dead(grain.context.silo)
@@ -74,14 +74,14 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
 
 
 def note_gap(subscription: str, gap: Gap) -> None:
-    """Note that a grain is told of a gap."""
+    """Note that a grain hears of a gap."""
     run = handling_run()
     run.figures["gaps told"] += 1
     run.heard.append(Heard(str(gap.stream), subscription, gap.first, gap))
 
 
 def is_overtaken(run: Handling, grain: Grain, stream: str) -> bool:
-    """Does the grain handle an event that an owner of an older epoch has sent?"""
+    """Does the grain handle an event from an owner of an older epoch?"""
     consumer: ConsumerExtension = extension_of(grain, "streams")
     return any(
         epoch < run.epochs[queue]
@@ -93,7 +93,7 @@ def is_overtaken(run: Handling, grain: Grain, stream: str) -> bool:
 
 @grain(name="reader")
 class Reader(Grain):
-    """Stores every order together with the position of the stream."""
+    """Stores each order together with the position of the stream."""
 
     seen = state(Seen)
 
@@ -105,11 +105,11 @@ class Reader(Grain):
 
     @on_gap(ORDERS)
     async def on_lost_orders(self, gap: Gap) -> None:
-        """Hear of orders that are gone."""
+        """Note lost orders."""
         note_gap("reader", gap)
 
     async def items(self) -> list[str]:
-        """Every order that is stored."""
+        """Return all stored orders."""
         return self.seen.value.items
 
 
@@ -118,7 +118,7 @@ class Listener(Grain):
     """Subscribes to streams of talk by itself."""
 
     async def listen(self, key: str) -> None:
-        """Subscribe; returns when every later event will be heard."""
+        """Subscribe; after that the handler gets all later events."""
         await self.stream(TALK, key).subscribe(self._on_talk)
 
     async def _on_talk(self, event: Event[str]) -> None:
@@ -126,7 +126,7 @@ class Listener(Grain):
 
     @on_gap(TALK)
     async def on_lost_talk(self, gap: Gap) -> None:
-        """Hear of talk that is gone."""
+        """Note lost talk."""
         note_gap(self.key, gap)
 
 
@@ -170,7 +170,7 @@ class Careful(Grain):
 
     @on_gap(ORDERS)
     async def on_lost_orders(self, gap: Gap) -> None:
-        """Hear of orders that are gone."""
+        """Note lost orders."""
         note_gap("careful", gap)
 
 
@@ -183,13 +183,13 @@ class Handling(Traffic):
         super().__init__(simulation)
         self.cluster: SimCluster | None = None
         rng = make_random(simulation.seed, "slow")
-        self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
+        self.slow_key = rng.choice(("", *KEYS))  # the handler of this key takes SLOW_S now and then
         self._slow_again_s = 0.0
         self.acknowledged: set[str] = set()  # by hand
         self.heard: list[Heard] = []
 
     def is_slow(self, stream: str) -> bool:
-        """Should a handler take its time now? Once in a while: no call runs out of its own."""
+        """Should a handler be slow now? Only now and then, so that no call times out."""
         now_s = self.simulation.loop.time()
         is_its = bool(self.slow_key) and stream.endswith(f"/{self.slow_key}")
         if self.is_over or not is_its or now_s < self._slow_again_s:
@@ -199,15 +199,16 @@ class Handling(Traffic):
         return True
 
     def is_dead(self, silo: str) -> bool:
-        """Does the membership table call the silo dead?"""
+        """Is the silo dead according to the membership table?"""
         if self.cluster is None:
             return False
-        row = MemoryMembershipTable.view(self.cluster.table).row(silo)  # also while reading fails
+        # works while reading fails, too
+        row = MemoryMembershipTable.view(self.cluster.table).row(silo)
         return row is not None and row.status is Status.DEAD
 
 
 def handling_run() -> Handling:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     run = current_run()
     assert isinstance(run, Handling)
     return run

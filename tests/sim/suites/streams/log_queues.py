@@ -1,11 +1,12 @@
-"""A durable queue service on a host of its own: what the streams suite reads and writes.
+"""A durable queue service on a host of its own, for the suite of streams.
 
-Owns: one log per queue at the service, and the adapter that asks it over the simulated network.
-In some runs receivers misbehave: they raise, answer wrongly, give again what they gave, or never
+Owns: one log per queue at the service, and the adapter that reaches it over the simulated network.
+In some runs receivers misbehave: they raise, answer wrongly, return messages again, or never
 answer.
-Invariants: a message is appended at one instant; what was answered is never lost; who hears no
-answer learns PublishUnknown, and the message may be there. With `is_fenced` the service keeps the
-position and refuses owners of an older epoch; without, the queue record keeps it.
+Invariants: a message is appended at one instant. A confirmed message is never lost. A publisher
+without an answer gets PublishUnknown, and its message may be stored. With `is_fenced` the service
+keeps the position and refuses owners of an older epoch; otherwise the queue record keeps the
+position.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Log:
 
 
 class LogService:
-    """The logs; `queues_for(host)` gives a provider that reaches them from a host."""
+    """The logs. `queues_for(host)` returns a provider that reaches them from a host."""
 
     def __init__(
         self,
@@ -63,26 +64,26 @@ class LogService:
         self.can_rewind = can_rewind
         self.drops_repeats = drops_repeats
         self.is_fenced = is_fenced
-        self.fault_share = fault_share  # of the calls of receivers
+        self.fault_share = fault_share  # the share of receivers' calls that fail
         self.rng = make_random(simulation.seed, "receivers")
         self.simulation = simulation
         self.service = SimService(simulation.network, "log")
         self._logs: dict[QueueId, Log] = {}
 
     def queues_for(self, host: Host) -> LogQueues:
-        """The adapter factory for programs on a host."""
+        """Return the adapter factory for programs on a host."""
         return LogQueues(self, host)
 
     def log(self, queue: QueueId) -> Log:
-        """The log of a queue, made when it is asked for first."""
+        """Return the log of a queue; the first call makes it."""
         return self._logs.setdefault(queue, Log())
 
     def all(self) -> list[Log]:
-        """Every log."""
+        """Return all logs."""
         return list(self._logs.values())
 
     def append(self, queue: QueueId, message: OutMessage) -> Token | None:
-        """Store a message, at the service; None: it was stored before."""
+        """Store a message at the service; return None if it was stored before."""
         log, mark = self.log(queue), message.mark
         if mark is not None and self.drops_repeats:
             if mark.seq <= log.producers.get(mark.producer, -1):
@@ -97,7 +98,7 @@ class LogService:
         return token
 
     def check_epoch(self, queue: QueueId, epoch: int) -> None:
-        """Raise QueueFenced for an owner that was overtaken; at the service."""
+        """Raise QueueFenced for an owner of an older epoch, at the service."""
         log = self.log(queue)
         if self.is_fenced and epoch < log.epoch:
             raise QueueFenced(f"{queue}: epoch {epoch} is over, {log.epoch} owns it")
@@ -126,7 +127,7 @@ class LogQueues:
 
 
 class LogAdapter:
-    """The provider opened in one silo."""
+    """The provider, opened in one silo."""
 
     def __init__(self, logs: LogService, host: Host, silo: str) -> None:
         self._logs = logs
@@ -155,7 +156,7 @@ class LogAdapter:
 
 
 class _Caller:
-    """Asks the service for one queue, well or badly."""
+    """Calls the service for one queue, and misbehaves in some runs."""
 
     def __init__(self, logs: LogService, host: str, queue: QueueId) -> None:
         self._logs = logs
@@ -163,7 +164,7 @@ class _Caller:
         self._queue = queue
 
     async def misbehave(self, method: str) -> str:
-        """Perhaps raise, or never return; the wrong answer that is to be given, or ""."""
+        """Perhaps raise, or never return; otherwise return the kind of wrong answer, or ""."""
         run, rng = current_run(), self._logs.rng
         if run.is_over or rng.random() >= self._logs.fault_share:
             return ""
@@ -186,7 +187,7 @@ class _Caller:
 
 
 class LogReceiver(_Caller):
-    """One owner's way through a log."""
+    """The receiver of one owner."""
 
     def __init__(self, logs: LogService, host: str, queue: QueueId, epoch: int) -> None:
         super().__init__(logs, host, queue)
@@ -238,7 +239,7 @@ class LogReceiver(_Caller):
 
 
 class LogReader(_Caller):
-    """Reads a log again, beside its owner."""
+    """Reads a log from any position, beside the owner."""
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
         messages = await self._ask(lambda: self._logs.log(self._queue).messages)

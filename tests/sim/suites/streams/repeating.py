@@ -1,6 +1,6 @@
-"""Publishers that number their messages, and send one again until they hear that it is stored.
+"""Publishers that number their messages, and repeat a message until its storage is confirmed.
 
-Owns: `Repeater` (in a silo, through the provider), `Writer` (from outside, as Spark does).
+Owns: `Repeater` (in a silo, through the provider), `Writer` (from outside, like Spark).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .traffic import Publisher, Traffic
 __all__ = ["Repeater", "Writer"]
 
 REPEAT_S = 0.2
-WRITE_S = 0.4  # less than `enqueue_wait_s`
+WRITE_S = 0.4  # shorter than `enqueue_wait_s`
 REPEATS_MAX = 30
 
 
 class Repeater(Publisher):
-    """Numbers its messages, and sends one again until it hears that it is stored."""
+    """Numbers its messages, and repeats a message until its storage is confirmed."""
 
     def __init__(self, run: Traffic, host: Host, name: str) -> None:
         super().__init__(run, host, name)
@@ -52,11 +52,11 @@ class Repeater(Publisher):
         return []
 
     def try_items(self, items: list[str], attempt: int) -> list[str]:
-        """What this attempt sends."""
+        """Return the items that this attempt sends."""
         return items
 
     def list_stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
-        """What is stored under a sequence, after `tried` was accepted."""
+        """Return the items that are stored under a sequence, after `tried` was accepted."""
         return tried
 
     def _mark(self, namespace: str) -> ProducerMark:
@@ -73,8 +73,8 @@ class Repeater(Publisher):
 
 
 class Writer(Repeater):
-    """Writes from outside, numbered, with deadlines that are shorter than a full queue makes a
-    publish wait."""
+    """Writes numbered messages from outside. Its deadlines are shorter than the wait of a publish
+    for a full queue."""
 
     def _mark(self, namespace: str) -> ProducerMark:
         return ProducerMark(producer_of(namespace, self._name), self._seq)

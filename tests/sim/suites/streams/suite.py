@@ -1,12 +1,16 @@
 """Suite `streams`: events from silos and a client, through a durable queue service, to grains.
 
-Judged: nothing acknowledged is lost; tokens of a stream rise per subscription, except where an
-event says that it may be known; with `commit_with` every stored event has its effect exactly once,
-in order; an epoch of a queue has one owner; an event that cannot be handled becomes a dead letter;
-after the repair everything arrives in time; what stands still says why, and nothing does long after
-the repair. Silos may host different grains. In half of the runs
-an event that cannot be handled pauses its listener first, until that subscribes again. Who
-acknowledges by hand is given nothing again that it has acknowledged, and loses nothing.
+Silos may host different grains. In half of the runs an event that cannot be handled first pauses
+its listener, until the listener subscribes again. The suite judges these promises:
+
+- No acknowledged event is lost.
+- Tokens of a stream rise for each subscription, except for events marked as redelivered.
+- With `commit_with` each stored event has its effect exactly once, in order.
+- An epoch of a queue has one owner.
+- An event that cannot be handled becomes a dead letter.
+- After the repair all events arrive in time.
+- A standstill names its reason, and there is none long after the repair.
+- A grain that acknowledges by hand misses no event, and gets no event again after acknowledging it.
 """
 
 from __future__ import annotations
@@ -83,15 +87,15 @@ OPTIONS = StreamOptions(
     call_limit_s=2.0,
     standstill_s=8.0,
 )
-CALM_S = 6.0  # the longest time between two changes of mind
+CALM_S = 6.0  # the longest time between two changes of the wish
 REGRET_S = 0.6  # the longest time for which a queue is not wanted
 
 
 class NotedLetters:
-    """Notes what is given up; it becomes a dead letter, perhaps after a pause."""
+    """Notes events that are given up; each becomes a dead letter, perhaps after a pause."""
 
     async def give_up(self, failure: DeliveryFailure) -> Literal["dead_letter", "pause"]:
-        """A poisoned event is expected here, any other is not."""
+        """Decide on a failure: a poisoned event is expected here, any other is a violation."""
         run, item = streams_run(), msgspec.msgpack.decode(failure.body)
         who = failure.subscription.split("/")
         subscription = who[5] if who[0] == "explicit" else failure.grain_type
@@ -104,7 +108,7 @@ class NotedLetters:
 
 
 class StreamsRun(Handling):
-    """The notes of a run with streams, whatever queues carry them."""
+    """The notes of a run with streams, over any queues."""
 
     steady: tuple[str, ...] = ("client", "table", "store")
     stop_every_s = (5.0, 30.0)
@@ -119,42 +123,42 @@ class StreamsRun(Handling):
         self._paused: set[tuple[str, str]] = set()
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
-        """The queue provider of a silo on a host."""
+        """Return the queue provider of a silo on a host."""
         raise NotImplementedError
 
     def publisher(self, host: Host, name: str) -> Program:
-        """A program that publishes, beside a silo or in a client."""
+        """Return a program that publishes, beside a silo or in a client."""
         return Publisher(self, host, name)
 
     def plan(self) -> Plan:
-        """What goes wrong."""
+        """Return the plan of faults."""
         return make_plan(self.simulation, self.steady, duration_s=DURATION_S)
 
     def make_shared(self) -> tuple[dict[str, MemoryStateStore], MemoryMembershipTable | None]:
-        """The stores and the table of the silos; None: one that does not fail."""
+        """Return the stores and the table of the silos; None: a table that does not fail."""
         return {"default": MemoryStateStore()}, None
 
     def verbs(self, programs: Programs) -> dict[str, Callable[..., object]]:
-        """Verbs of the script that only this suite has."""
+        """Return the verbs of the script that only this suite has."""
         return {}
 
     def boot(self, name: str, programs: Programs) -> None:
-        """A host that crashed comes back."""
+        """Start a crashed host again."""
         programs.boot(name)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
-        """What goes wrong beside the script; each ends when the run is over."""
+        """Return the faults beside the script; each ends when the run is over."""
         return []
 
     async def calm_down(self, programs: Programs) -> None:
-        """The run is over: what is judged from here on begins."""
+        """Prepare the judgement at the end of the run."""
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
-        """Did the orders that are stored have their effects? `found`: effects by key."""
+        """Check that the stored orders had their effects. `found`: effects by key."""
         raise NotImplementedError
 
     def check_all(self, found: dict[str, list[str]]) -> list[str]:
-        """Everything that is judged when the run is over."""
+        """Run all checks at the end of the run."""
         return [
             *check_all(self.history, live_within_s=RECOVERY_S),
             *self.check_orders(found),
@@ -162,16 +166,16 @@ class StreamsRun(Handling):
         ]
 
     def check_by_hand(self, found: dict[str, list[str]]) -> list[str]:
-        """What was not acknowledged by hand came again, until it was."""
+        """Check that the events without acknowledgement by hand came again until they had one."""
         every = [item for items in found.values() for item in items]
         missing = [item for item in every if item not in self.acknowledged]
         return [f"{item} was never acknowledged by hand" for item in missing]
 
     def close(self) -> None:
-        """The cluster has stopped."""
+        """Clean up after the cluster has stopped."""
 
     def provider(self) -> PersistentStreams:
-        """The stream provider of the silo on this host."""
+        """Return the stream provider of the silo on this host."""
         host = current_host()
         assert host is not None, "a silo is made on its host"
         return PersistentStreams(
@@ -183,7 +187,7 @@ class StreamsRun(Handling):
         )
 
     def balancer(self, host: Host) -> QueueBalancer:
-        """In half of the runs it changes its mind now and then."""
+        """Return a balancer; in half of the runs it changes its wish now and then."""
         balancer = DeploymentBalancer(rebalance_delay_s=0.5)
         if not self.is_fickle:
             return balancer
@@ -191,7 +195,7 @@ class StreamsRun(Handling):
         return FickleBalancer(balancer, rng)
 
     def should_pause(self, subscription: str, item: str) -> bool:
-        """Should a listener stop at this event, until it subscribes again? Once for each."""
+        """Should a listener pause at this event until it subscribes again? Once for each event."""
         if self.is_over or not self._is_pausing or (subscription, item) in self._paused:
             return False
         self._paused.add((subscription, item))
@@ -215,11 +219,11 @@ class LogRun(StreamsRun):
         )
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
-        """The log service, as one host reaches it."""
+        """Return the log service as one host reaches it."""
         return self.logs.queues_for(host)
 
     def list_stored(self, stream: str) -> list[str]:
-        """What the queue service has of a stream, in order."""
+        """Return the items of a stream in the queue service, in order."""
         return [
             msgspec.msgpack.decode(item)
             for log in self.logs.all()
@@ -229,7 +233,8 @@ class LogRun(StreamsRun):
         ]
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
-        """Every stored order had its effect once, in order; every accepted one is stored."""
+        """Check that each stored order had its effect once, in order, and each accepted order is
+        stored."""
         violations = []
         for key in KEYS:
             stored = self.list_stored(f"orders/{key}")
@@ -241,20 +246,20 @@ class LogRun(StreamsRun):
         return violations
 
     def close(self) -> None:
-        """Note what came late, and end the service."""
+        """Note late requests, and close the service."""
         self.figures["late requests"] += self.logs.service.late_count
         self.logs.service.close()
 
 
 def streams_run() -> StreamsRun:
-    """The run that is being simulated."""
+    """Return the run that is being simulated."""
     run = current_run()
     assert isinstance(run, StreamsRun)
     return run
 
 
 def difference(stored: list[str], found: list[str]) -> str:
-    """Where two lists begin to differ, and what is there twice."""
+    """Describe the first difference of two lists, and the duplicates."""
     at = next(
         (i for i, pair in enumerate(zip(stored, found, strict=False)) if pair[0] != pair[1]),
         min(len(stored), len(found)),
@@ -267,7 +272,7 @@ def difference(stored: list[str], found: list[str]) -> str:
 
 
 def lacking_in(seed: int) -> dict[str, list[type[Grain]]]:
-    """In half of the runs two silos host less than the others, yet read queues like them."""
+    """In half of the runs, let two silos host fewer grain types; they read queues nevertheless."""
     first, second = make_random(seed, "lacking").choice(
         [((), ()), ((), ()), ((Reader,), ()), ((Reader,), (Listener,))]
     )
@@ -275,18 +280,18 @@ def lacking_in(seed: int) -> dict[str, list[type[Grain]]]:
 
 
 async def streams(simulation: Simulation) -> Counter[str]:
-    """Run one seed; returns its figures. Raises Violated."""
+    """Run one seed; return its figures. Raises Violated."""
     return await play(LogRun(simulation))
 
 
 async def play(run: StreamsRun) -> Counter[str]:
-    """Publish, deliver and trouble, then judge; returns the figures. Raises Violated."""
+    """Publish, deliver and cause faults, then judge; return the figures. Raises Violated."""
     with StandingStill(run, RECOVERY_S / 3) as standing_still:
         return await play_watched(run, standing_still)
 
 
 async def play_watched(run: StreamsRun, standing_still: StandingStill) -> Counter[str]:
-    """The same, while what stands still is judged."""
+    """Do the same, while standstills are judged."""
     simulation = run.simulation
     simulation.host("client")
     plan = run.plan()
@@ -309,7 +314,7 @@ async def play_watched(run: StreamsRun, standing_still: StandingStill) -> Counte
 
 
 def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
-    """The silos of a run."""
+    """Make the silos of a run."""
     stores, table = run.make_shared()
     return SimCluster(
         run.simulation,
@@ -325,7 +330,7 @@ def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
 
 
 async def trouble(run: StreamsRun, plan: Plan, programs: Programs) -> None:
-    """Everything that goes wrong, until nothing does any more."""
+    """Cause all faults, until the last one ends."""
     assert run.cluster is not None
     loop, cluster = run.simulation.loop, run.cluster
     stops = Stops(run, cluster, run.stop_every_s)
@@ -338,7 +343,7 @@ async def trouble(run: StreamsRun, plan: Plan, programs: Programs) -> None:
 
 
 async def listen(run: StreamsRun, cluster: SimCluster) -> None:
-    """Subscribe the listeners, and note who is owed what."""
+    """Subscribe the listeners, and note the subscriptions in the history."""
     silo = cluster.silo(cluster.names[0])
     assert silo is not None
 
@@ -355,7 +360,7 @@ async def listen(run: StreamsRun, cluster: SimCluster) -> None:
 
 
 async def listen_again(run: StreamsRun, cluster: SimCluster) -> None:
-    """Now and then the listeners subscribe again; one that was paused goes on."""
+    """Let the listeners subscribe again now and then, which resumes a paused one."""
     loop, rng = run.simulation.loop, make_random(run.simulation.seed, "listening again")
 
     async def subscribe(name: str, key: str) -> None:
@@ -370,14 +375,14 @@ async def listen_again(run: StreamsRun, cluster: SimCluster) -> None:
             for key in KEYS:
                 call = loop.create_task(run.simulation.call(host, subscribe(name, key)))
                 await asyncio.wait([call], timeout=RUNTIME.call_timeout_s)
-                call.cancel()  # one that takes longer: nobody would take its error
+                call.cancel()  # a longer call is cancelled, because nobody would see its error
                 run.figures["not resumed"] += (
                     call.cancelled() or not call.done() or (call.exception() is not None)
                 )
 
 
 async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
-    """Wait until every stored event was handled, at most RECOVERY_S; returns the orders."""
+    """Wait until each stored event was handled, at most RECOVERY_S; return the orders."""
     loop = run.simulation.loop
     await cluster.until_settled(VOTES_S, RECOVERY_S)
     deadline = loop.time() + RECOVERY_S
@@ -386,12 +391,12 @@ async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
         await asyncio.sleep(1.0)
         found = await read_orders(run, cluster)
     run.figures["drained after ms"] = round(1000 * (loop.time() - deadline + RECOVERY_S))
-    await asyncio.sleep(RECOVERY_S / 2)  # listeners too
+    await asyncio.sleep(RECOVERY_S / 2)  # for the listeners
     return await read_orders(run, cluster)
 
 
 async def read_orders(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
-    """What every reader has stored, asked on one silo."""
+    """Return the stored items of each reader, asked through one silo."""
     silo = cluster.silo(cluster.names[0])
     assert silo is not None
 
@@ -402,8 +407,8 @@ async def read_orders(run: StreamsRun, cluster: SimCluster) -> dict[str, list[st
 
 
 class FickleBalancer:
-    """Takes a wish back, and has it again in the middle of a drain; in the end it wants what
-    `inner` wants."""
+    """A balancer that withdraws a wish and renews it during a drain. In the end it wants the same
+    queues as `inner`."""
 
     def __init__(self, inner: QueueBalancer, rng: Random) -> None:
         self._inner = inner
@@ -417,7 +422,7 @@ class FickleBalancer:
         silos: SiloSet,
         wanted: Callable[[Iterable[QueueId]], None],
     ) -> None:
-        """Start the inner one, and doubt."""
+        """Start the inner balancer, and the changes of the wish."""
 
         def wish(queues: Iterable[QueueId]) -> None:
             self._wish = frozenset(queues)
@@ -438,7 +443,7 @@ class FickleBalancer:
             wanted(self._wish)
 
     async def aclose(self) -> None:
-        """End both."""
+        """Stop both."""
         if self._task is not None:
             self._task.cancel()
         await self._inner.aclose()

@@ -1,7 +1,7 @@
-"""What is published while streams are simulated, and by whom.
+"""The events that programs publish while streams are simulated.
 
-Owns: the namespaces and keys, `Traffic` (what publishers were told), `Publisher`. Not: what becomes
-of the events (the suites). Invariant: every item is published once under its name.
+Owns: the namespaces and keys, `Traffic` (the answers to publishers), `Publisher`. Not: the further
+way of the events (the suites). Invariant: each item is published once under its name.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ class Traffic(Run):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.accepted: dict[str, list[str]] = defaultdict(list)
-        self.refused: dict[str, str] = {}  # items that are surely not stored, and why
+        self.refused: dict[str, str] = {}  # items that are certainly not stored, with the error
         self.unknown: set[str] = set()  # items that may be stored
 
     def send_again(self, items: list[str]) -> None:
-        """What was refused may be stored from now on: nobody hears of it if this program dies."""
+        """Note a repeat: refused items may now be stored, and if this program crashes nobody learns
+        it."""
         for item in items:
             self.refused.pop(item, None)
 
 
 class Publisher:
-    """One program: publishes items, one after the other, until the run is over."""
+    """A program that publishes items, one after the other, until the run is over."""
 
     def __init__(self, run: Traffic, host: Host, name: str) -> None:
         self._run = run
@@ -59,7 +60,7 @@ class Publisher:
         await self.publish(runtime, namespace, self._rng.choice(KEYS))
 
     async def publish(self, runtime: Any, namespace: StreamNamespace[str], key: str) -> None:
-        """Publish some items, and note what became of them."""
+        """Publish some items, and note the result."""
         items = [self._next_item(namespace) for _ in range(self._rng.choice((1, 1, 3)))]
         started_s = self._loop.time()
         self._run.figures["published"] += len(items)
@@ -76,7 +77,7 @@ class Publisher:
     async def _send(
         self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
     ) -> list[str]:
-        """Publish; returns what is accepted then."""
+        """Publish; return the accepted items."""
         await runtime.stream(namespace, key).publish_many(items)
         return items
 
