@@ -1,4 +1,4 @@
-"""The adapter of the examples, which is no module of a package."""
+"""Loads the adapter of the examples, which is not in a package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running the checks of the suite where waiting costs nothing."""
+"""Runs the checks of the suite in virtual time, where waiting costs nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ T = TypeVar("T")
 
 
 def in_virtual_time(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What a coroutine returns, on a loop whose time is a number."""
+    """Run a coroutine on a simulated loop; return its result."""
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         return runner.run(make())

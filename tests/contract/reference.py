@@ -1,6 +1,6 @@
-"""One correct adapter, in memory: every capability by a flag, for the suite to be checked with.
+"""A correct adapter in memory, with each capability as a flag, to test the contract suite itself.
 
-A fault is planted by a subclass of one of its parts (`tests/contract/broken`).
+A subclass of one of its parts plants a fault (`tests/contract/broken`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millstream.streams import (
 from millstream.streams.testing import AdapterHooks
 
 C = Capability
-PATIENCE_S = 60.0  # waiting costs nothing where time is a number
+PATIENCE_S = 60.0  # waiting costs nothing in virtual time
 NOWHERE = Token(0, 0)
 LOG = frozenset({C.DURABLE, C.ORDERED, C.STABLE_TOKENS})
 LEDGER = LOG | {C.WAKEUP, C.REWIND, C.OWN_POSITION, C.FENCED, C.DEDUP, C.SEALED}
@@ -50,7 +50,7 @@ KINDS = {"log": LOG, "ledger": LEDGER, "memory": MEMORY, "leases": LEASES, "tags
 
 @dataclass(eq=False)
 class Stored:
-    """One message, and what became of it."""
+    """A message and its state."""
 
     message: OutMessage
     token: Token
@@ -68,7 +68,7 @@ class Stored:
 
 @dataclass(eq=False)
 class Shelf:
-    """One queue: what is stored, and who may read it."""
+    """A queue: its stored messages, and the state of its owner."""
 
     era: int = 1
     seq: int = 0
@@ -79,7 +79,7 @@ class Shelf:
     mapper_epoch: int = 0
     barrier: Token | None = None
     last: Token | None = None
-    lost: Token = NOWHERE  # the last message that is gone
+    lost: Token = NOWHERE  # the last deleted message
     retained: dict[str, Token] = field(default_factory=dict)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -89,12 +89,12 @@ class Shelf:
 
     @property
     def first(self) -> Token:
-        """The oldest message that is kept, or the number that the next one will have."""
+        """The oldest kept message, or the number of the next one."""
         return self.stored[0].token if self.stored else Token(self.era, self.seq + 1)
 
 
 class Broker:
-    """What outlives silos."""
+    """The server, which survives silos."""
 
     def __init__(self, capacity: int = 110, lease_s: float = 0.1) -> None:
         self.capacity = capacity
@@ -108,24 +108,24 @@ class Broker:
         return self.shelves.setdefault(queue, Shelf())
 
     async def forget(self, queue: QueueId, count: int) -> None:
-        """As retention would: the oldest ones are gone, but for what readers retain."""
+        """Delete the oldest messages as retention does, except those that readers retain."""
         shelf = self.shelf(queue)
         free = list(takewhile(lambda one: not self.keeps(shelf, one), shelf.stored[:count]))
         del shelf.stored[: len(free)]
         shelf.lost = max((one.token for one in free), default=shelf.lost)
 
     async def skip(self, queue: QueueId, count: int) -> None:
-        """Numbers without a message, as those of markers."""
+        """Use numbers without a message, like those of markers."""
         self.shelf(queue).seq += count
 
     async def relayout(self) -> None:
-        """One more queue."""
+        """Add a queue."""
         self.queue_count += 1
         for changed in self.watchers:
             changed()
 
     async def kill(self, adapter: QueueAdapter) -> None:
-        """The connection of a process ends: the broker gives back what was out there."""
+        """End the connection of a process; the broker releases its unsettled messages."""
         assert isinstance(adapter, ReferenceAdapter)
         adapter.is_dead = True
         for receiver in adapter.receivers:
@@ -133,7 +133,7 @@ class Broker:
 
 
 class ReferenceAdapter:
-    """One opened provider."""
+    """The provider, opened in one silo."""
 
     message_limits = largest = MessageLimits(bytes_max=4_096, items_max=70)
 
@@ -146,7 +146,7 @@ class ReferenceAdapter:
         self.broker.keeps = self.keeps
 
     def keeps(self, shelf: Shelf, one: Stored) -> bool:
-        """Does a reader retain it?"""
+        """Does a reader retain the message?"""
         return any(one.token >= position for position in shelf.retained.values())
 
     def has(self, capability: Capability) -> bool:
@@ -165,7 +165,7 @@ class ReferenceAdapter:
         return tokens
 
     def accept(self, shelf: Shelf, message: OutMessage, mapper_epoch: int) -> Token | None:
-        """Store a message, unless it is known, or too large."""
+        """Store a message, unless it is already stored or too large."""
         if why := self.largest.refusal(message):
             raise StreamError(why)
         mark = message.mark if self.has(C.DEDUP) else None
@@ -222,7 +222,7 @@ class ReferenceAdapter:
 
 
 class PromptAdapter(ReferenceAdapter):
-    """Stores at once where the whole list has room and is of the present mapper."""
+    """Stores at once if the whole list fits and has the current mapper's epoch."""
 
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
@@ -235,7 +235,7 @@ class PromptAdapter(ReferenceAdapter):
 
 
 class CountMapper:
-    """So many queues; the epoch is their number, which only grows."""
+    """Maps to a number of queues, which is also the epoch and only grows."""
 
     def __init__(self, count: int) -> None:
         self.epoch = count
@@ -248,7 +248,7 @@ class CountMapper:
 
 
 class MappedAdapter(ReferenceAdapter):
-    """Its broker decides how many queues there are."""
+    """Lets its broker decide the number of queues."""
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
         self.broker.watchers.append(changed)
@@ -256,7 +256,7 @@ class MappedAdapter(ReferenceAdapter):
 
 
 class ReferenceReceiver:
-    """The owner's read side: by position in a log, else by what is free."""
+    """The owner's read side: a log is read by position, other queues by free messages."""
 
     def __init__(self, adapter: ReferenceAdapter, shelf: Shelf, epoch: int) -> None:
         self.adapter = adapter
@@ -284,7 +284,7 @@ class ReferenceReceiver:
         self.check_kept(after)
 
     def check_kept(self, after: Token | None) -> None:
-        """Raises CursorTooOld: a message behind the position is gone."""
+        """Raise CursorTooOld if a message after the position is deleted."""
         if after is not None and self.at < self.shelf.lost:
             raise CursorTooOld("gone", first=self.shelf.first)
 
@@ -303,7 +303,7 @@ class ReferenceReceiver:
         return []
 
     async def wait(self, bell: asyncio.Event, end_s: float) -> None:
-        """Until something changes, by others or by time."""
+        """Wait for a change by others or by time."""
         until_s = min([end_s, *(one.ready_s for one in self.waiting_ones())])
         try:
             async with asyncio.timeout_at(until_s + 1e-3):
@@ -322,7 +322,7 @@ class ReferenceReceiver:
         return [one for one in self.shelf.stored if not one.is_done and one.ready_s <= now]
 
     def within(self, ones: list[Stored], max_events: int, max_bytes: int) -> list[Stored]:
-        """As many as the limits allow; one at least."""
+        """Return as many messages as the limits allow; one at least."""
         events = size_bytes = 0
         for count, one in enumerate(ones):
             events += len(one.message.items)
@@ -332,7 +332,7 @@ class ReferenceReceiver:
         return ones
 
     def give(self, one: Stored) -> QueueMessage:
-        """Take a message out, for as long as its lease."""
+        """Lease a message."""
         self.at = max(self.at, one.token)
         if not self.has(C.ORDERED):
             lease_s = self.adapter.broker.lease_s if self.has(C.LEASED) else 1e9
@@ -360,7 +360,7 @@ class ReferenceReceiver:
         return [one for one in self.shelf.stored if one.token in tokens]
 
     def mine(self, tokens: Sequence[Token]) -> list[Stored]:
-        """Those that are held here."""
+        """Return the messages that this receiver holds."""
         now = self.now
         return [
             one
@@ -385,7 +385,7 @@ class ReferenceReceiver:
         self.end()
 
     def end(self) -> None:
-        """Nothing is read here any more; what is out is given back."""
+        """Stop reading, and release the held messages."""
         self.is_closed = True
         for one in self.shelf.stored:
             if one.holder is self:
@@ -437,7 +437,7 @@ class ReferenceReader:
 
 
 class ReferenceQueues:
-    """The factory; faults replace its parts."""
+    """The factory; planted faults replace its parts."""
 
     adapter_class: type[ReferenceAdapter] = ReferenceAdapter
     receiver_class: type[ReferenceReceiver] = ReferenceReceiver
@@ -452,7 +452,7 @@ class ReferenceQueues:
 
 
 def hooks_of(broker: Broker) -> AdapterHooks:
-    """What the suite may do to it."""
+    """Return the hooks of the contract suite."""
     return AdapterHooks(
         forget=broker.forget,
         skip=broker.skip,

@@ -1,4 +1,4 @@
-"""Four brokers of other shapes than ours: the contract is wide enough for each of them."""
+"""Adapters over four other kinds of brokers keep the contract, so it is wide enough for them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_broker_adds_partitions_while_it_is_used() -> None:
 
 
 def test_what_no_hook_shows_of_a_source_is_said() -> None:
-    """A receiver that is pushed to is not taken to pause well because nothing was tried."""
+    """A push receiver does not pass a check of pausing that could not run."""
     for name in ("a_paused_source_pushes_nothing", "pausing_loses_and_repeats_nothing"):
         check = next(check for check in ADAPTER_CHECKS if check.name == name)
         for provider, why in (

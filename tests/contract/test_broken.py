@@ -1,4 +1,4 @@
-"""Every broken adapter is refused, by the check of the rule that it breaks; none makes it hang."""
+"""Each broken adapter is refused by the check of the rule that it breaks, and none hangs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHECKS = {check.name: check for check in ADAPTER_CHECKS}
 
 
 def refusal(fault: Fault | SourceFault) -> str:
-    """What the suite says of a broken adapter; fails if it passes."""
+    """Return the suite's refusal of a broken adapter; fail if the adapter passes."""
     make, hooks = fault.planted()
     with pytest.raises(ContractBroken) as caught:
         check = CHECKS[fault.check]
@@ -54,7 +54,7 @@ def test_a_broken_adapter_is_refused(fault: Fault | SourceFault) -> None:
 
 def test_every_check_refuses_something() -> None:
     """A check that no broken adapter fails may check nothing."""
-    elsewhere = {"a_provider_without_messages_of_others_refuses_them"}  # test_generator.py
+    elsewhere = {"a_provider_without_messages_of_others_refuses_them"}  # see test_generator.py
     assert set(CHECKS) - {fault.check for fault in FAULTS} == elsewhere
 
 
@@ -84,14 +84,14 @@ print(refusal(fault).partition(":")[0])
 @pytest.mark.real
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_a_mapper_by_hash_is_refused_whatever_the_seed_of_the_tests(seed: str) -> None:
-    """The other process has another one."""
+    """The other process has another seed."""
     command, seeded = [sys.executable, "-c", WITH_A_SEED], {**os.environ, "PYTHONHASHSEED": seed}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=seeded)
     assert done.stdout == "a_mapper_answers_alike_in_every_process\n", done.stderr
 
 
 def test_what_swallows_cancellation_is_left_behind() -> None:
-    """Its call is closed under its task, so the loop has nothing left to end."""
+    """The suite closes its call in the task, so the loop has no open work at its end."""
     fault = next(one for one in FAULTS if one.part is receivers.SwallowsCancellation)
 
     async def left() -> set[asyncio.Task[Any]]:

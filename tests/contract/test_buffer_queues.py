@@ -1,4 +1,4 @@
-"""What every `BufferQueue` keeps, in memory or on the disk."""
+"""The contract of `BufferQueue`, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 
 async def next_of(consumer: BufferConsumer[Any]) -> Sequence[Any]:
-    """The next batch, in a loop of its own."""
+    """Return the next batch, in a loop of its own."""
     async with asyncio.timeout(10):
         return await anext(aiter(consumer))
 

@@ -1,4 +1,4 @@
-"""Streams over priority queues keep the contract: their adapters in a silo that has the part."""
+"""Streams over priority queues keep the contract: a silo with the part opens the adapters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter
 
 
 class InASilo(DeadlineQueues):
-    """Opened by a silo, and as often as wanted by the suite, over the same store, which outlives
-    what the suite opens."""
+    """Opened by a silo, and again by the suite over the same store, which survives the suite's
+    adapters."""
 
     def __init__(self) -> None:
         super().__init__(options=DeadlineOptions(lease_s=0.5, messages_max=110, retention_s=0.001))
@@ -32,7 +32,7 @@ class InASilo(DeadlineQueues):
 
 
 class KeptStore(MemoryStore):
-    """Durable, as far as the suite can tell."""
+    """A store that says that it is durable."""
 
     is_durable = True
 
@@ -49,4 +49,4 @@ async def test_streams_over_priority_queues_keep_the_contract(check: AdapterChec
     )
     async with silo:
         why = await run_adapter_check(check, lambda: queues)
-    expect_run(why, "kill")  # it dies in test_dying_silos.py
+    expect_run(why, "kill")  # see the crashes of test_dying_silos.py

@@ -1,7 +1,7 @@
-"""The checks of processes that die, with silos that do: the ledger, priority queues, memory.
+"""The checks of crashing processes, with silos that crash: ledger, priority queues, memory.
 
-The suite's adapters are those of simulated silos, and its hook `kill` crashes their hosts: no
-`finally` of theirs runs, their connections are reset, and their disks forget what was not synced.
+The suite gets adapters of simulated silos, and its hook `kill` crashes their hosts: no `finally`
+runs there, connections are reset, and disks lose data that was not synced.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ LAST_CALLS = {
     "what_was_accepted_outlives_its_process": ("enqueue", 3),
     "what_was_acknowledged_before_a_death_is_done": ("ack", 1),
 }
-"""The method on whose return, in the same turn, the host dies; and how often."""
+"""The host crashes in the turn in which this method returns; and the number of crashes."""
 
 
 class Opened:
-    """Notes what a silo opens."""
+    """Notes the adapter that a silo opens."""
 
     def __init__(self, queues: Any, adapters: dict[str, QueueAdapter]) -> None:
         self.queues = queues
@@ -78,14 +78,14 @@ class Opened:
 
 
 class Idle:
-    """Wants no queue: the suite alone reads them."""
+    """A balancer that wants no queue, so that only the suite reads them."""
 
     async def start(self, queues: object, silos: object, wanted: object, /) -> None: ...
     async def aclose(self) -> None: ...
 
 
 class Mortals:
-    """Three simulated silos; the suite opens the adapter of one after the other."""
+    """Three simulated silos; the suite opens their adapters one after the other."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Mortals:
         return Distant(self, names[next(self.turns) % len(names)])
 
     async def on(self, name: str, method: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in a silo's process, which may be the last that it does."""
+        """Act in a silo's process, and perhaps crash it afterwards."""
         done = list[T]()
 
         async def acted() -> None:
@@ -161,7 +161,7 @@ class Distant:
         return DistantReceiver(self, queue, epoch)
 
     async def aclose(self) -> None:
-        """It is closed with its silo."""
+        """Do nothing: the adapter is closed with its silo."""
 
 
 class DistantReceiver:
@@ -196,7 +196,7 @@ class DistantReceiver:
 
 
 class KeptStore(MemoryStore):
-    """Outlives every silo of a simulation."""
+    """A store that survives all silos of a simulation."""
 
     is_durable = True
 

@@ -1,4 +1,4 @@
-"""The example of an adapter keeps the contract, survives half a line, and blocks no loop."""
+"""The example of an adapter keeps the contract, survives half a line, and never blocks the loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millstream.streams.testing import (
 async def test_the_example_keeps_the_contract(check: AdapterCheck, tmp_path: Path) -> None:
     hooks = AdapterHooks(kill=holds_nothing)
     why = await run_adapter_check(check, lambda: jsonl.JsonLinesQueues(tmp_path), hooks=hooks)
-    expect_run(why, "forget", "skip")  # it forgets nothing; all of its numbers have holes
+    expect_run(why, "forget", "skip")  # it deletes nothing, and all of its numbers have gaps
 
 
 async def publish(place: Path, *texts: str) -> list[Token]:

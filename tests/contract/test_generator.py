@@ -64,7 +64,7 @@ class Unpicklable(HashRingMapper):
 
 
 class OfThisProcess(HashRingMapper):
-    """Cannot be made anywhere else."""
+    """A mapper that no other process can make."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The ledger provider keeps the contract: its adapters in a silo, over a directory."""
+"""The ledger provider keeps the contract: a silo opens the adapters over a directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORGETS = {check for check in ADAPTER_CHECKS if "forget" in check.hooks or "reta
 
 
 class InASilo(LedgerQueues):
-    """Opened by a silo, and as often as wanted by the suite, in the same silo."""
+    """Opened by a silo, and again by the suite in the same silo."""
 
     def __init__(self, directory: Path, settings: LedgerTopicSettings) -> None:
         options = LedgerOptions(settings=settings, unowned_after_s=0.0)
@@ -40,8 +40,8 @@ class InASilo(LedgerQueues):
         return self.adapter
 
     async def forget(self, queue: QueueId, count: int) -> None:
-        """The first ledgers are taken out of the topic's list, though nobody has acknowledged what
-        is in them: there is one for each message that was sent by itself."""
+        """Remove the first ledgers from the topic's list, although nobody acknowledged their
+        messages. Each message that was sent by itself has a ledger."""
         desk = self.adapter._desk
         topic = desk.topic(queue)
         owner = topic or await desk.stand_in(queue)
@@ -75,4 +75,4 @@ async def test_the_ledger_provider_keeps_the_contract(check: AdapterCheck, tmp_p
     async with silo:
         hooks = AdapterHooks(forget=queues.forget)
         why = await run_adapter_check(check, lambda: queues, hooks=hooks)
-    expect_run(why, "skip", "kill")  # no number has a hole; it dies in test_dying_silos.py
+    expect_run(why, "skip", "kill")  # numbers have no gap; see the crashes of test_dying_silos.py

@@ -1,4 +1,4 @@
-"""The contract of `MembershipTable`, for every table that runs without a server."""
+"""The contract of `MembershipTable`, for each table that runs without a server."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_read_sees_each_change_that_was_made_before_it(table: Membership
 
 
 async def test_read_gives_a_consistent_snapshot_while_others_write(table: MembershipTable) -> None:
-    """Each change adds one row, so in a snapshot the version counts the rows."""
+    """Each change adds one row, so in a snapshot the version equals the number of rows."""
     first = (await table.read()).version
     total = 40
 
@@ -159,7 +159,7 @@ async def test_read_gives_a_consistent_snapshot_while_others_write(table: Member
 
 
 class FixedEnv(Env):
-    """An Env whose clock stands still."""
+    """An Env whose clock does not move."""
 
     def wall_s(self) -> float:
         return 1_700_000_000.25
@@ -199,7 +199,7 @@ async def test_sqlite_tables_of_one_directory_see_each_others_changes(tmp_path: 
 
 
 async def check_identity(opened: Callable[[Path], MembershipTable], place: Path) -> None:
-    """Raise AssertionError unless identities tell tables apart, and nothing else."""
+    """Raise AssertionError if an identity does not tell tables apart, or changes for one table."""
     original, copy, link = place / "original", place / "copy", place / "link"
     first = opened(original)
     await fill(first, A)
@@ -229,7 +229,7 @@ async def test_files_that_are_hard_links_in_another_directory_are_another_table(
     first = SqliteMembershipTable(tmp_path / "original")
     await fill(first, A)
     said = await first.identity()
-    await first.aclose()  # to write one file by two names at once would destroy it
+    await first.aclose()  # writing one file under two names at once would destroy it
     (tmp_path / "copy").mkdir()
     for found in (tmp_path / "original").iterdir():
         (tmp_path / "copy" / found.name).hardlink_to(found)
@@ -244,14 +244,14 @@ async def test_each_table_in_memory_has_an_identity_of_its_own() -> None:
 
 
 class KnownByWhatIsStored(SqliteMembershipTable):
-    """A copy has the same id."""
+    """A wrong table: a copy has the same identity."""
 
     async def identity(self) -> str:
         return self._folder.id
 
 
 class KnownByItsPath(SqliteMembershipTable):
-    """A link leads to another table."""
+    """A wrong table: a link has another identity."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -262,14 +262,14 @@ class KnownByItsPath(SqliteMembershipTable):
 
 
 class KnownByItsContent(SqliteMembershipTable):
-    """Each change makes another table of it."""
+    """A wrong table: each change gives another identity."""
 
     async def identity(self) -> str:
         return f"{await super().identity()} {(await self.read()).version}"
 
 
 class KnownByTheObject(SqliteMembershipTable):
-    """No two silos share it."""
+    """A wrong table: two silos never have the same identity."""
 
     async def identity(self) -> str:
         return f"{id(self)}"

@@ -1,4 +1,5 @@
-"""The memory provider keeps the contract: its adapters in a silo, whose grains have the content."""
+"""The memory provider keeps the contract: a silo opens the adapters, and its grains hold the
+content."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter
 
 
 class InASilo(MemoryQueues):
-    """Opened by a silo, and as often as wanted by the suite, over the same grains."""
+    """Opened by a silo, and again by the suite over the same grains."""
 
     def __init__(self) -> None:
         super().__init__(MemoryOptions(capacity_events=110, enqueue_wait_s=0.01))
@@ -36,5 +37,6 @@ async def test_the_memory_provider_keeps_the_contract(check: AdapterCheck) -> No
     )
     async with silo:
         why = await run_adapter_check(check, lambda: queues)
-    # it keeps what is not done, numbers it without holes, and dies in test_dying_silos.py
+    # The queue keeps unacknowledged messages and has no gaps; see the crashes of
+    # test_dying_silos.py.
     expect_run(why, "forget", "skip", "kill")

@@ -1,4 +1,4 @@
-"""The suite passes an adapter that keeps every rule, with whatever capabilities it declares."""
+"""The suite accepts an adapter that keeps all rules, with any capabilities."""
 
 from __future__ import annotations
 

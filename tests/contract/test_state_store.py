@@ -1,4 +1,4 @@
-"""The contract of `StateStore`, for every store that runs without a server."""
+"""The contract of `StateStore`, for each store that runs without a server."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ KEYS = st.sampled_from(["", "a", "a/1", "a/2", "a/10", "b"])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Random writes, clears and scans, right and wrong, against a dict."""
+    """Compares random writes, clears and scans, valid and invalid, with a dict."""
 
     kind = "memory"
 
@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
         return found == expect and (row is None or row.fence <= fence)
 
     def pick(self, key: str, choice: int) -> str | None:
-        """None, the right etag, or one of the last that the key has had."""
+        """Return None, the valid etag, or one of the last etags of the key."""
         row = self.rows.get(key)
         right = None if row is None else row.etag
         choices = [right, None, right, *self.used.get(key, [])[-2:]]

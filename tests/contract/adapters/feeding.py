@@ -1,5 +1,6 @@
-"""A log that calls back, as a broker's feed of one partition: it pushes what is behind an offset,
-in order, and keeps no position.
+"""An adapter over a log that calls back, like a broker's feed of one partition.
+
+The feed pushes messages from an offset on, in order, and stores no position.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Feed:
         self._flows.set()
 
     async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
-        """The position is the runtime's."""
+        """Do nothing: the runtime keeps the position."""
 
     async def aclose(self) -> None:
         self.cut()
@@ -95,7 +96,7 @@ class FedAdapter(PartitionedAdapter):
 
 
 async def kill_fed(adapter: QueueAdapter) -> None:
-    """A process dies: its feeds end."""
+    """Crash a process: its feeds end."""
     assert isinstance(adapter, FedAdapter)
     adapter.unwatch()
     for feed in adapter.feeds:

@@ -1,6 +1,7 @@
-"""A broker that decides how many partitions there are and which one a key is in, as Kafka does.
+"""An adapter over a broker that chooses the partitions and the partition of each key, like Kafka.
 
-It adds some while it runs. The position is the runtime's; retention drops the oldest messages.
+The broker adds partitions while it runs. The runtime keeps the position. Retention drops the oldest
+messages.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ ERA = 1
 
 @dataclass(eq=False)
 class Partition:
-    """A log: the offsets of records rise, with holes; what is before `first` is gone, and the next
-    record has the offset `end`."""
+    """A log: the offsets of records rise, with unused numbers. Messages before `first` are deleted,
+    and the next record gets the offset `end`."""
 
     first: int = 0
     end: int = 0
@@ -54,7 +55,7 @@ class Partition:
 
 
 class PartitionedBroker:
-    """The server, which outlives silos."""
+    """The server, which survives silos."""
 
     def __init__(self, partitions: int = 2) -> None:
         self.partitions = [Partition() for _ in range(partitions)]
@@ -75,23 +76,24 @@ class PartitionedBroker:
         partition.first = gone[-1].token.seq + 1 if gone else partition.first
 
     async def skip(self, queue: QueueId, count: int) -> None:
-        """Offsets of markers, which no consumer is given."""
+        """Use offsets for markers, which no consumer gets."""
         self.partition(queue).end += count
 
     async def relayout(self) -> None:
         self.add_partition()
 
     async def kill(self, adapter: QueueAdapter) -> None:
-        """A process dies: nobody in it is told of anything. It holds nothing here."""
+        """Crash a process, which gets no more notifications. The broker keeps nothing for a
+        process."""
         assert isinstance(adapter, PartitionedAdapter)
         adapter.unwatch()
 
 
 class PartitionMapper:
-    """The broker's own choice, for so many partitions as there were."""
+    """The broker's own mapping, for a number of partitions."""
 
     def __init__(self, count: int) -> None:
-        self.epoch = count  # it only grows
+        self.epoch = count  # the number only grows
 
     def queues(self) -> Sequence[QueueId]:
         return [f"p{number}" for number in range(self.epoch)]
@@ -191,7 +193,7 @@ class PartitionReceiver:
 
 
 def fitting(records: Sequence[QueueMessage], max_events: int, max_bytes: int) -> int:
-    """How many fit; one at least."""
+    """Count the records that fit into the limits; one at least."""
     for count, record in enumerate(records):
         max_events -= len(record.items)
         max_bytes -= sum(map(len, record.items))
@@ -220,7 +222,8 @@ class PartitionReader:
         streams: frozenset[StreamId] | None,
         /,
     ) -> Page:
-        """A fetch looks at `max_bytes`; what is found and not returned is looked at again."""
+        """Look at `max_bytes` of records; the next page looks again at found records that do not
+        fit."""
         first = self._partition.first
         if position.seq < first:
             raise CursorTooOld(f"{position} is gone", first=Token(ERA, first))

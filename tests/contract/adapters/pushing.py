@@ -1,5 +1,7 @@
-"""A broker that calls back and cannot be asked, as MQTT with QoS 1: it pushes until it is paused,
-takes acknowledgements of single messages, and pushes again to the next session what has none.
+"""An adapter over a broker that calls back and cannot be asked, like MQTT with QoS 1.
+
+The broker pushes until it is paused, and takes acknowledgements of single messages. It pushes
+unacknowledged messages again to the next session.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ Push = Callable[[QueueMessage], None]
 
 @dataclass(eq=False)
 class Topic:
-    """What is not acknowledged, in order; the one session that is told of it."""
+    """The unacknowledged messages, in order, and the one session that gets them."""
 
     kept: dict[int, QueueMessage] = field(default_factory=dict)
     number: int = 0
     session: Session | None = None
 
     def connect(self, session: Session) -> None:
-        """A session of the same name takes over: the former one is told no more."""
+        """Replace a session of the same name, which gets no more messages."""
         self.session = session
 
 
 class PushingBroker:
-    """The server, which outlives silos."""
+    """The server, which survives silos."""
 
     def __init__(self) -> None:
         self.topics: dict[QueueId, Topic] = {}
@@ -55,14 +57,14 @@ class PushingBroker:
             topic.session.wake()
 
     async def kill(self, adapter: QueueAdapter) -> None:
-        """A process dies: its connections are gone, and nothing of it runs."""
+        """Crash a process: its connections end, and its code no longer runs."""
         assert isinstance(adapter, PushedAdapter)
         for session in adapter.sessions:
             session.cut()
 
 
 class Session:
-    """A `PushSource`: one subscriber's connection."""
+    """A `PushSource`: the connection of one subscriber."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -76,11 +78,11 @@ class Session:
         self.wake()
 
     def cut(self) -> None:
-        """The connection ends without a word."""
+        """End the connection without a message."""
         self._push = None
 
     def wake(self) -> None:
-        """The network's turn: what is kept is pushed soon."""
+        """Let the network push the kept messages soon."""
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
@@ -159,7 +161,7 @@ class PushedAdapter:
 def push_hooks(
     broker: PushingBroker, session_class: Callable[[Topic], Session] = Session
 ) -> AdapterHooks:
-    """What the suite may do to it."""
+    """Return the hooks of the contract suite."""
 
     def narrow() -> PushedQueues:
         return PushedQueues(broker, NARROW_EVENTS, session_class)

@@ -1,7 +1,8 @@
-"""A broker that leases single messages, as RabbitMQ does by AMQP 1.0: tags of a session, redelivery
-out of order, a delivery count that only failed deliveries raise, a time limit for acknowledging.
+"""An adapter over a broker that leases single messages, like RabbitMQ through AMQP 1.0.
 
-There is no number of a message: a token is the tag of a delivery, and the next one has another.
+Tags belong to a session, redelivery is out of order, only failed deliveries raise the delivery
+count, and acknowledging has a time limit. A message has no number: a token is the tag of a
+delivery, and the next delivery has another one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LEASE_S = 0.1
 
 @dataclass(eq=False)
 class Letter:
-    """A message as the broker keeps it."""
+    """A message in the broker."""
 
     out: OutMessage
     stamp_s: float
@@ -37,7 +38,7 @@ class Letter:
 
 
 class Channel:
-    """One session: its tags mean nothing in another one."""
+    """A session: its tags mean nothing in another one."""
 
     def __init__(self, queue: BrokerQueue, serial: int) -> None:
         self.queue = queue
@@ -53,7 +54,8 @@ class Channel:
         return tag
 
     def holds(self, tag: int) -> bool:
-        """Is it still ours? A delivery that took too long was given to somebody else, or waits."""
+        """Does the session still hold this delivery? After its time limit the broker redelivers
+        it."""
         letter = self.unsettled.get(tag)
         if letter is None or letter.holder != (self, tag):
             return False
@@ -104,7 +106,7 @@ class BrokerQueue:
 
 
 class LeasingBroker:
-    """The server, which outlives silos."""
+    """The server, which survives silos."""
 
     def __init__(self, capacity: int = 120) -> None:
         self.capacity = capacity
@@ -114,7 +116,7 @@ class LeasingBroker:
         return self.queues.setdefault(name, BrokerQueue())
 
     def publish(self, name: QueueId, out: OutMessage, stamp_s: float) -> bool:
-        """A confirm; False: the queue is full (`reject-publish`)."""
+        """Confirm a message; False: the queue is full (`reject-publish`)."""
         queue = self.queue(name)
         if len(queue.letters) >= self.capacity:
             return False
@@ -123,7 +125,7 @@ class LeasingBroker:
         return True
 
     async def kill(self, adapter: QueueAdapter) -> None:
-        """A process dies: its sessions end, and what they have not settled goes back."""
+        """Crash a process: its sessions end, and their unsettled messages return to the queue."""
         assert isinstance(adapter, LeasedAdapter)
         for receiver in adapter.receivers:
             receiver.cut()
@@ -156,7 +158,7 @@ class LeasedAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
     ) -> Sequence[Token | None]:
-        """One confirm after the other: what stands behind a refused one is not sent."""
+        """Wait for one confirm after the other; messages after a refused one are not sent."""
         done = list[Token | None]()
         for message in messages:
             await asyncio.sleep(0)
@@ -208,7 +210,8 @@ class LeasedReceiver:
         )
 
     def _tags(self, tokens: Sequence[Token]) -> list[int]:
-        """Those of this session: another one's tag would settle another message."""
+        """Return the tags of this session: a tag of another session would settle another
+        message."""
         return [token.seq for token in tokens if token.era == self._channel.serial]
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
@@ -229,5 +232,5 @@ class LeasedReceiver:
         self._channel.close()
 
     def cut(self) -> None:
-        """The connection ends."""
+        """End the connection."""
         self._channel.close()

@@ -1,4 +1,4 @@
-"""Adapters that lose with their process what they had accepted, or keep what others are to have."""
+"""Adapters that lose accepted messages in a crash, or keep messages that other silos should get."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tokens = Sequence[Token | None]
 
 
 class WritesLater(ReferenceAdapter):
-    """Answers, and then stores: soon, or when it is closed."""
+    """Answers before it stores: it stores soon, or when it is closed."""
 
     def __init__(self, *parts: object) -> None:
         super().__init__(*parts)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class WritesLaterAtOnce(PromptAdapter):
 
 
 class AcknowledgesSoon(ReferenceReceiver):
-    """Answers, and then stores, and stores when it is closed."""
+    """Answers before it stores an acknowledgement, which it does soon, or when it is closed."""
 
     late: tuple[Token | None, Sequence[Token]] = (None, ())
 
@@ -96,7 +96,7 @@ refused_by("what_was_acknowledged_before_a_death_is_done", "leases")(Acknowledge
 
 
 class KeepsTheQueue(ReferenceReceiver):
-    """The first consumer of a queue has it until it is closed."""
+    """Gives the queue to its first consumer until that is closed."""
 
     async def start(self, after: Token | None, /) -> None:
         await super().start(after)

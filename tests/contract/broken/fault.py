@@ -1,4 +1,4 @@
-"""A planted fault: one part of the reference breaks one rule, and one check must refuse it."""
+"""A planted fault: a part of the reference breaks one rule, and one check must refuse it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fault:
         return f"{self.part.__name__}-{self.check}"
 
     def planted(self) -> tuple[Make, AdapterHooks]:
-        """Makes factories over one provider; and what the suite may do to it."""
+        """Return a function that makes factories over one provider, and the hooks of the suite."""
         broker = Broker()
         return lambda: self.factory(broker), hooks_of(broker)
 
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class SourceFault:
-    """The same with a source that pushes."""
+    """The same for a source that pushes."""
 
     check: str
     part: type[Session]

@@ -1,4 +1,4 @@
-"""Receivers that count, hold or give back single messages wrongly."""
+"""Receivers that count, lease or release single messages wrongly."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class DelaysForAnHour(ReferenceReceiver):
 
 
 class CutsDelays(ReferenceReceiver):
-    """By less than half."""
+    """Cuts delays by less than half."""
 
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
         await super().release(tokens, delay_s * 0.7, has_run)
 
 
 class LimitsDelays(ReferenceReceiver):
-    """As a broker does that knows no longer one."""
+    """Limits delays, like a broker with a maximum."""
 
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
         await super().release(tokens, min(delay_s, 1.5), has_run)
 
 
 class RoundsDelaysDown(ReferenceReceiver):
-    """As a broker does that counts in seconds."""
+    """Rounds delays down, like a broker that counts in seconds."""
 
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
         await super().release(tokens, int(delay_s), has_run)
@@ -68,7 +68,8 @@ for sooner in (CutsDelays, LimitsDelays, RoundsDelaysDown):
 
 @refused_by("a_long_list_is_released_whole", "leases")
 class ReleasesTenAtMost(ReferenceReceiver):
-    """As one does that makes one request of a list, however long it is."""
+    """Releases ten messages at most, like an adapter that sends one request for a list of any
+    length."""
 
     async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
         await super().release(tokens[:10], delay_s, has_run)
@@ -233,7 +234,7 @@ class OneAtATime(ReferenceReceiver):
 
 @refused_by("a_token_of_a_former_receiver_settles_nothing_else", "tags")
 class ForgetsTheSession(ReferenceReceiver):
-    """Its tokens are tags that every receiver counts from 1."""
+    """Uses tags as tokens, which each receiver counts from 1."""
 
     def tags(self) -> dict[int, Stored]:
         found: dict[int, Stored] = self.__dict__.setdefault("given", {})

@@ -1,4 +1,4 @@
-"""Adapters whose mapper differs from process to process, or changes and says nothing."""
+"""Adapters whose mapper differs between processes, or changes without a notification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HashedMapper(CountMapper):
 
 @refused_by("a_mapper_answers_alike_in_every_process", "log")
 class HashesTexts(MappedAdapter):
-    """By `hash()`, whose seed is another one in each process."""
+    """Maps by `hash()`, which has another seed in each process."""
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
         super().mapper(changed)
@@ -42,7 +42,7 @@ class TellsTheFirstSilo(MappedAdapter):
 
 @refused_by("a_change_of_the_layout_is_told", "log")
 class TellsAndKeepsItsMapper(MappedAdapter):
-    """Another one is told of, and the former one is given."""
+    """Notifies of a change, and still returns the former mapper."""
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
         super().mapper(changed)
@@ -50,7 +50,7 @@ class TellsAndKeepsItsMapper(MappedAdapter):
 
 
 class LiveMapper(CountMapper):
-    """As the broker has it at this moment, whenever it is asked."""
+    """A mapper that asks the broker for its present state at each use."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -68,7 +68,7 @@ class ChangesItsMapper(MappedAdapter):
 
 
 class FirstMapper(CountMapper):
-    """So many queues, always of the first epoch."""
+    """Maps to a number of queues, always with the first epoch."""
 
     def __init__(self, count: int) -> None:
         super().__init__(1)

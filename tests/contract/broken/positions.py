@@ -1,4 +1,4 @@
-"""Adapters that tell a loss where there is none, hide one, or say wrongly where reading begins."""
+"""Adapters that report a loss that did not happen, hide one, or name a wrong first position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Streams = frozenset[StreamId] | None
 
 
 class Names(ReferenceReceiver):
-    """Says of itself what is kept first."""
+    """Chooses the first position of its report."""
 
     def says(self, first: Token, after: Token) -> Token | None:
         return first
@@ -76,7 +76,7 @@ class ComparesWithOneTooMany(ReferenceReceiver):
 
 
 class CountsNumbers(ReferenceReceiver):
-    """Takes it that every number is a message: one that is not the next one tells of a loss."""
+    """Takes each number for a message: a skipped number counts as a loss."""
 
     def check_kept(self, after: Token | None) -> None:
         following = (one.token for one in self.shelf.stored if one.token > self.at)
@@ -86,7 +86,7 @@ class CountsNumbers(ReferenceReceiver):
 
 
 class CountsToTheOldest(ReferenceReceiver):
-    """Knows where its log begins, and takes the number before for a message."""
+    """Knows the beginning of its log, and takes the number before it for a message."""
 
     def check_kept(self, after: Token | None) -> None:
         first = self.shelf.first
@@ -146,7 +146,7 @@ class GivesPagesOfNothing(ReferenceReader):
 
 @refused_by("pages_go_over_holes_in_the_numbers")
 class KnowsMessagesOnly(ReferenceReader):
-    """A position without a message is taken for one that is gone."""
+    """Takes a position without a message for a deleted one."""
 
     async def read_from(
         self, position: Token, max_events: int, max_bytes: int, streams: Streams, /
@@ -159,7 +159,7 @@ class KnowsMessagesOnly(ReferenceReader):
 
 @refused_by("pages_go_over_holes_in_the_numbers")
 class WaitsForTheLastNumber(ReferenceReader):
-    """The end is where numbers end, which no page comes to that ends before a hole."""
+    """Takes the last number for the end, which a page before unused numbers never reaches."""
 
     async def read_from(
         self, position: Token, max_events: int, max_bytes: int, streams: Streams, /

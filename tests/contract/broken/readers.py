@@ -1,4 +1,4 @@
-"""Readers and seals that break their word."""
+"""Readers and seals that break the contract."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LooksAtNothing(ReferenceReader):
 
 
 class LagsBehind(ReferenceReader):
-    """Sees what is stored except for the last message."""
+    """Sees all stored messages except the last one."""
 
     async def read_from(
         self, position: Token, max_events: int, max_bytes: int, streams: Streams, /

@@ -29,7 +29,7 @@ class OneTokenForAll(ReferenceReceiver):
 
 @refused_by("tokens_rise_from_read_to_read", "log")
 class NumbersEachReadAnew(ReferenceReceiver):
-    """Within a read its tokens rise."""
+    """Numbers each read anew; its tokens rise within a read."""
 
     async def read(self, max_events: int, max_bytes: int, wait_s: float, /) -> Messages:
         found = await super().read(max_events, max_bytes, wait_s)
@@ -162,7 +162,7 @@ refused_by("an_empty_queue_reads_as_nothing")(SwallowsCancellation)
 
 
 class TakesBeforeItWaits(ReferenceReceiver):
-    """What a cancelled read had taken is gone with it."""
+    """Loses the messages that a cancelled read had taken."""
 
     async def read(self, max_events: int, max_bytes: int, wait_s: float, /) -> Messages:
         found = await super().read(max_events, max_bytes, wait_s)
@@ -315,7 +315,7 @@ class FencesAtStartOnly(ReferenceReceiver):
 
 @refused_by("what_was_acknowledged_before_the_fence_counts")
 class AcknowledgesLater(ReferenceReceiver):
-    """Answers before it has stored, and stores with the next acknowledgement."""
+    """Answers before it stores, and stores with the next acknowledgement."""
 
     late = NOWHERE
 

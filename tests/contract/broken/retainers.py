@@ -1,4 +1,4 @@
-"""Adapters that do not keep what they promise to keep."""
+"""Adapters that do not retain the messages that they should."""
 
 from __future__ import annotations
 

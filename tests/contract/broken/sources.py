@@ -1,4 +1,4 @@
-"""Sources that push while they are paused, or lose or repeat something by a pause."""
+"""Sources that push while they are paused, or lose or repeat messages because of a pause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HeedsNoPause(Session):
 
 @source_refused_by("a_paused_source_pushes_nothing")
 class PushesABitWhilePaused(Session):
-    """One message every few milliseconds, whether it is paused or not."""
+    """Pushes one message every few milliseconds, even while it is paused."""
 
     def pause(self) -> None:
         super().pause()
@@ -36,7 +36,7 @@ class PushesABitWhilePaused(Session):
 
 @source_refused_by("pausing_loses_and_repeats_nothing")
 class LosesWhatIsOnItsWay(Session):
-    """Drops the messages that the broker had sent when the pause came."""
+    """Drops the messages that were under way when the pause came."""
 
     def resume(self) -> None:
         self._pushed += 2
@@ -45,7 +45,7 @@ class LosesWhatIsOnItsWay(Session):
 
 @source_refused_by("pausing_loses_and_repeats_nothing")
 class LosesWhatIsRefused(Session):
-    """Heeds no pause, and takes it that every push has been taken."""
+    """Ignores pauses, and takes each push for accepted."""
 
     def pause(self) -> None: ...
 
@@ -58,7 +58,7 @@ class LosesWhatIsRefused(Session):
 
 @source_refused_by("pausing_loses_and_repeats_nothing")
 class RepeatsTheFirst(Session):
-    """Goes on where it had gone on before."""
+    """Continues where it had continued before."""
 
     first: QueueMessage | None = None
 
@@ -79,7 +79,8 @@ class NeverGoesOn(Session):
 
 @source_refused_by("a_process_that_died_keeps_no_queue")
 class KeepsItsPartition(Session):
-    """The first session has the topic until it says goodbye, and its process has died."""
+    """Gives the topic to its first session until that says goodbye, although its process has
+    crashed."""
 
     async def start(self, push: Push, after: Token | None, /) -> None:
         if self._topic.session is None:

@@ -1,4 +1,4 @@
-"""Adapters that store too much, too little, or something else."""
+"""Adapters that store too much, too little, or other messages."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class HasOneQueue(ReferenceAdapter):
 
 @refused_by("two_silos_may_enqueue_at_the_same_time")
 class CountsByItself(ReferenceAdapter):
-    """Reads the last number, and later writes the next one."""
+    """Reads the last number once, and later writes the next one without a check."""
 
     mine = 0
 
@@ -181,7 +181,7 @@ class KnowsAcrossQueues(ReferenceAdapter):
 
 
 class KnowsInItsSilo(ReferenceAdapter):
-    """What producers sent is remembered by this adapter alone."""
+    """Remembers the messages of producers in one adapter only."""
 
     def accept(self, shelf: Shelf, message: OutMessage, mapper_epoch: int) -> Token | None:
         mine = self.__dict__.setdefault("known", {}).setdefault(id(shelf), {})
@@ -251,7 +251,7 @@ class CannotSeal(ReferenceAdapter):
 
 
 class DrawsLots:
-    """A mapper that gives another queue each time."""
+    """A mapper that returns another queue each time."""
 
     epoch = 1
 
