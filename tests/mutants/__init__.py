@@ -1,1 +1,2 @@
-"""Small faults planted in the cores of each room: its tests must see them. `make mutants`."""
+"""Plants small faults in the cores of each package, whose tests must detect them. `make
+mutants`."""

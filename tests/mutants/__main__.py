@@ -1,10 +1,11 @@
 """`python -m tests.mutants ROOM ... [--sample N [--seed S]] [--only FILE] [--jobs N]`.
 
-See which faults go unseen.
+Finds faults that no test detects.
 
-Prints each fault that no test sees, and a table at the end. Exit code 1: in some room less than
-95 % were seen, or a test sees a fault that is listed as equivalent. No tool from a package index:
-those that are kept rewrite one source root and import it anew for every fault.
+The command prints each such fault, and a table at the end. It ends with exit code 1 if tests of a
+package detect less than 95 % of its faults, or detect a fault that is listed as equivalent. No
+mutation tool from PyPI is used: the maintained ones rewrite one source root and import it again for
+each fault.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SEEN_SHARE_MIN = 0.95
 
 @dataclass
 class Row:
-    """What became of the faults of one module."""
+    """The figures of one module."""
 
     module: str
     planted: int = 0
@@ -41,7 +42,7 @@ class Row:
 
 @dataclass
 class Judge:
-    """Plants the faults of the rooms that are asked for, and counts."""
+    """Plants the faults of the chosen packages, and counts the detected ones."""
 
     rooms: list[str]
     sample: int
@@ -52,7 +53,7 @@ class Judge:
     rows: list[Row] = field(default_factory=list)
 
     def judge(self, trials: Trials) -> None:
-        """Every module of every room."""
+        """Judge each chosen module of each package."""
         asked = [(room, path) for room in self.rooms for path in ROOMS[room] if self.only in path]
 
         def judge_one(number: int) -> Row:
@@ -68,13 +69,14 @@ class Judge:
             self.sum_up([row for number, row in rows.items() if asked[number][0] == room])
 
     def sum_up(self, rows: list[Row]) -> None:
-        """Is enough seen in a room, and nothing that cannot be?"""
+        """Check the share of detected faults of a package, and that no equivalent fault was
+        detected."""
         planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
         wrong = sum(row.seen_equivalents for row in rows)
         self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted and not wrong
 
     def tell_table(self) -> None:
-        """A row for each module, and one for all."""
+        """Print a row for each module, and the sum."""
         tell(f"{'module':52} {'planted':>7} {'seen':>6} {'':>9} {'equivalents':>11}")
         total = Row("all")
         for row in self.rows:
@@ -84,7 +86,7 @@ class Judge:
         tell(str(total))
 
     def judge_module(self, trials: Trials, module: str, tests: tuple[str, ...]) -> Row:
-        """Plant every fault of one module, or a sample."""
+        """Plant all faults of one module, or a sample."""
         took_s = trials.prepare(module, tests)
         chosen = list(mutants_of(module))
         tell(f"{module}: {len(chosen)} faults, tests take {took_s:.1f} s")
@@ -96,7 +98,7 @@ class Judge:
         return row
 
     def count(self, row: Row, mutant: Mutant, is_seen: bool) -> None:
-        """Tell what is not as it should be."""
+        """Count a fault, and print it if the result is wrong."""
         if mutant.is_equivalent:
             row.equivalent += 1
             if is_seen:
@@ -110,12 +112,12 @@ class Judge:
 
 
 def tell(text: str) -> None:
-    """Print past what pytest has in the place of standard output."""
+    """Print to the original standard output, which pytest replaces."""
     print(text, file=sys.__stdout__, flush=True)
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says; ends the program if that makes no sense."""
+    """Return the arguments of the command line; end the program if they are invalid."""
     parser = argparse.ArgumentParser(prog="mutants")
     parser.add_argument("rooms", nargs="*", help=f"of {', '.join(ROOMS)}; default: all")
     parser.add_argument("--sample", type=int, default=0, help="faults per module; 0: all")
@@ -131,7 +133,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the rooms that are named, or all."""
+    """Judge the named packages, or all."""
     said = arguments()
     os.chdir(ROOT)
     judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only, said.jobs)

@@ -1,9 +1,10 @@
-"""Which faults a module may get. Pure, save for reading the module and the list of equivalents.
+"""The faults that a module may get. Pure, except for reading the module and the list of
+equivalents.
 
-Owns: `Mutant`, and what is listed in `equivalent.txt`. Not: running tests (`trials`), which modules
-(`rooms`). Invariants: a fault lies in the body of a function, never in a decorator, a default or
-an assertion, nor in what is only read by people (log lines, texts of errors, `__str__`); its name
-does not change when lines move; it keeps line and name of the function, which `trials` goes by.
+Owns: `Mutant`, and the list in `equivalent.txt`. Not: running tests (`trials`), the choice of
+modules (`rooms`). Invariants: a fault is in the body of a function, but not in a decorator, a
+default, an assertion, or text for people (log lines, texts of errors, `__str__`). Its name does not
+change when lines move. The function keeps its line and name, by which `trials` finds it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Mutant:
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """What a node may become: (kind of fault, node)."""
+    """Yield possible replacements of a node: (kind of fault, node)."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARE:
             yield "comparison", ast.Compare(node.left, [COMPARE[type(op)]()], node.comparators)
@@ -72,7 +73,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def is_negated_within(test: ast.expr) -> bool:
-    """One of the faults of the condition itself is its opposite."""
+    """Is the opposite of the condition already one of its faults?"""
     match test:
         case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Is() | ast.IsNot()]):
             return True
@@ -83,7 +84,7 @@ def is_negated_within(test: ast.expr) -> bool:
 
 
 def is_for_people(node: ast.AST) -> bool:
-    """Nothing but a reader can see what is in there."""
+    """Does only a person read this code?"""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
             return True
@@ -94,7 +95,7 @@ def is_for_people(node: ast.AST) -> bool:
 
 
 class Planter(ast.NodeTransformer):
-    """Replaces the n-th node that may change, or counts them."""
+    """Replaces the n-th node that may change, or counts such nodes."""
 
     def __init__(self, wanted: int = -1) -> None:
         self._wanted = wanted
@@ -102,7 +103,7 @@ class Planter(ast.NodeTransformer):
         self._functions = 0
         self._statement = ""
         self._dropped: ast.AST | None = None
-        self._depth = 0  # scopes around it
+        self._depth = 0  # enclosing scopes
         self._names: Counter[str] = Counter()
         self.found: list[tuple[str, int]] = []  # (name, line)
 
@@ -117,7 +118,8 @@ class Planter(ast.NodeTransformer):
         for kind, changed in changes(node) if self._functions else ():
             self.found.append((self._name(kind, node), int(getattr(node, "lineno", 0))))
             if len(self.found) - 1 == self._wanted:
-                if not isinstance(node, ast.If | ast.While):  # their test is there, negated
+                # the negated condition is a fault of its own
+                if not isinstance(node, ast.If | ast.While):
                     self._dropped, self._depth = node, len(self._scope)
                 return ast.copy_location(changed, node)
         found = self.generic_visit(node)
@@ -145,31 +147,31 @@ class Planter(ast.NodeTransformer):
 
 
 def unreachable(node: ast.AST) -> ast.stmt:
-    """The node where it never runs: whom it names stays a variable of the same sort."""
+    """Put the node where it never runs: the names in it stay variables of the same sort."""
     statement = node if isinstance(node, ast.stmt) else ast.Expr(typing.cast(ast.expr, node))
     return ast.copy_location(ast.If(ast.Constant(False), [statement], []), node)
 
 
 def first_line(node: ast.AST) -> str:
-    """The node as code, or the head of it."""
+    """Return the first line of the node as code."""
     return ast.unparse(node).splitlines()[0]
 
 
 @functools.cache
 def source_of(module: str) -> str:
-    """The module as it was when this was first asked: somebody may be writing it."""
+    """Return the source of a module at the time of the first call: somebody may change it later."""
     return (ROOT / module).read_text()
 
 
 def names_of(module: str) -> list[tuple[str, int]]:
-    """(name, line) of every fault that a module may get."""
+    """Return (name, line) of each fault that a module may get."""
     counter = Planter()
     counter.visit(ast.parse(source_of(module)))
     return [(f"{module} | {name}", line) for name, line in counter.found]
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:
-    """Every fault of a module."""
+    """Yield each fault of a module."""
     source, known = source_of(module), equivalents()
     for number, (name, line) in enumerate(names_of(module)):
         tree = ast.parse(source)
@@ -178,7 +180,7 @@ def mutants_of(module: str) -> Iterator[Mutant]:
 
 
 def equivalents() -> dict[str, str]:
-    """The name of a fault to the reason why nobody can see it."""
+    """Return the reason of each equivalent fault, by its name."""
     lines = EQUIVALENT.read_text().splitlines()
     pairs = (line.rpartition(" # ") for line in lines if line and not line.startswith("#"))
     return {name.strip(): reason for name, _, reason in pairs}

@@ -1,7 +1,7 @@
-"""The cores of each room, and for each the tests that must see what is wrong with it.
+"""The cores of each package, and the tests that must detect faults in each core.
 
-A core decides without I/O; drivers are judged by the simulator. Tests that judge a core by itself
-come first in their folder: those of drivers see the same fault later, and take longer.
+A core decides without I/O; the simulator tests the drivers. Tests of the core itself come first in
+their folder, because tests of drivers take longer to detect the same fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Work of many parts by several processes, which are forked: what is imported is there in each.
+"""Spreads the parts of some work over forked processes, which inherit all imported modules.
 
-Invariants: a part is done by one process, the next one by whoever is free; a process that fails
-brings what it had done; none outlives this one's end by an error, SIGINT or SIGTERM.
+Invariants: one process does a part, and a free process takes the next one. A process that fails
+still returns its results. No process survives the end of this one by an error, SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 NUMBER_BYTES = 2
-PARTS_MAX = 30_000  # their numbers have to fit into a pipe at once
+PARTS_MAX = 30_000  # the numbers of all parts must fit into a pipe
 
 T = TypeVar("T")
 
 
 class Child(NamedTuple):
     process: int
-    results: int  # where it writes what it has done
+    results: int  # the pipe for its results
 
 
 def spread(count: int, jobs: int, work: Callable[[int], T]) -> dict[int, T]:
-    """`work(0)` to `work(count - 1)`, by so many processes; in this one if that is one.
+    """Do `work(0)` to `work(count - 1)` in `jobs` processes; in this one if `jobs` is 1.
 
-    What a process cannot do, because something is raised in it, is missing from the result.
+    The result lacks parts that raised an error in their process.
     """
     if jobs == 1:
         return {part: work(part) for part in range(count)}
@@ -52,7 +52,7 @@ def spread(count: int, jobs: int, work: Callable[[int], T]) -> dict[int, T]:
 
 
 def ended(child: Child) -> dict[int, Any]:
-    """What it has done, when it has ended."""
+    """Return the results of a process that has ended."""
     with open(child.results, "rb") as results:
         done: dict[int, Any] = pickle.loads(results.read() or pickle.dumps({}))
     os.waitpid(child.process, 0)
@@ -60,7 +60,7 @@ def ended(child: Child) -> dict[int, Any]:
 
 
 def start(parts: int, work: Callable[[int], T]) -> Child:
-    """A process that takes one part after the other."""
+    """Start a process that takes one part after the other."""
     results, writes = os.pipe()
     process = os.fork()
     if process:
@@ -73,7 +73,8 @@ def start(parts: int, work: Callable[[int], T]) -> Child:
             part = int.from_bytes(number, "little")
             done[part] = work(part)
     except BaseException:
-        traceback.print_exc(file=sys.__stderr__)  # past what pytest has in its place
+        # the original standard error, which pytest replaces
+        traceback.print_exc(file=sys.__stderr__)
     finally:
         with open(writes, "wb") as file:
             file.write(pickle.dumps(done))

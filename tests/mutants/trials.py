@@ -1,9 +1,9 @@
-"""Tests run on a fault, in a forked child, so that nothing is imported twice.
+"""Runs tests with a fault in a forked child, so that nothing is imported twice.
 
 Owns: finding the functions of a module, giving them the code of its mutant, and the limits of a
-child: a test that takes far longer than it took without a fault has seen the fault. Invariants: the
-parent runs no test and is never changed; a child runs until the first test that fails; quick tests
-come before slow ones, whichever file they are in, and of the quick ones whoever saw the last fault.
+child. A test that takes far longer than without the fault has detected the fault. Invariants: the
+parent runs no test and never changes. A child stops at the first test that fails. Quick tests run
+before slow ones, from all files, and the quick test that detected the last fault runs first.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import pytest
 from .planting import ROOT, Mutant
 
 MARKS = "not real and not spark and not slow"
-TIME_FACTOR, TIME_SPARE_S = 5, 1.0  # of the child's own processor time
-LOOK_EVERY_S, LOOKS_MAX = 0.25, 8  # a child that sleeps so many times in a row waits for ever
+TIME_FACTOR, TIME_SPARE_S = 5, 1.0  # processor time of the child
+LOOK_EVERY_S, LOOKS_MAX = 0.25, 8  # a child that sleeps at this many looks in a row waits forever
 MEMORY_SPARE_BYTES = 2 << 30
 NUMBER_BYTES = 4
-UNKNOWN_S = 60.0  # what a test may take of which nothing is known
+UNKNOWN_S = 60.0  # for a test of unknown duration
 NOT_PLANTED = 3  # exit code of a child
-QUICK_S = 0.1  # a test that takes longer is asked when all that take less saw nothing
+QUICK_S = 0.1  # slower tests run only if all quicker ones detect nothing
 
 
 class Trials:
-    """What pytest collected, and how long each test takes without any fault."""
+    """The tests that pytest collected, and the time of each test without a fault."""
 
     def __init__(self, items: Sequence[pytest.Item]) -> None:
         self._items = list(items)
@@ -45,11 +45,11 @@ class Trials:
         self._orders: dict[str, list[pytest.Item]] = {}
 
     def prepare(self, module: str, tests: tuple[str, ...]) -> float:
-        """Run a module's tests without a fault; returns how long they take. A failure ends all."""
+        """Run a module's tests without a fault; return their time. A failure ends the command."""
         chosen = [item for item in self._items if is_in(item, tests)]
         new = [item for item in chosen if item.nodeid not in self._took_s]
         failed = self._run(new, lambda: None, self._took_s)
-        if failed is not None:  # once may be bad luck
+        if failed is not None:  # a single failure may be bad luck
             failed = self._run(new, lambda: None, self._took_s)
         if failed is not None:
             pytest.exit(f"{module}: {failed.nodeid} fails without any fault", 1)
@@ -74,7 +74,8 @@ class Trials:
     def _run(
         self, items: list[pytest.Item], plant: Callable[[], None], took_s: dict[str, float]
     ) -> pytest.Item | None:
-        """The test that fails in a child with the fault; `took_s` gets how long each took."""
+        """Return the test that fails in a child with the fault; `took_s` gets the time of each
+        test."""
         if not items:
             return None
         temporary = tempfile.mkdtemp(prefix="millstream-mutants-")
@@ -99,7 +100,7 @@ class Trials:
     def _watch(
         self, items: list[pytest.Item], reads: int, child: int, took_s: dict[str, float]
     ) -> int:
-        """The number of the test that ran last; a child that waits for ever is ended."""
+        """Return the number of the test that ran last; kill a child that waits forever."""
         last, since_s = 0, time.monotonic()
         while True:
             looks_max = LOOKS_MAX + self._usual_s(items[last]) / LOOK_EVERY_S
@@ -115,7 +116,7 @@ class Trials:
 
 
 def _has_news(reads: int, child: int, looks_max: float) -> bool:
-    """Wait for the child; False: it does nothing but sleep."""
+    """Wait for the child; return False if the child only sleeps."""
     asleep = 0
     while asleep < looks_max:
         if select.select([reads], [], [], LOOK_EVERY_S)[0]:
@@ -132,7 +133,7 @@ def _be_child(
     temporary: str,
     took_s: dict[str, float],
 ) -> None:
-    """Run the tests until one fails; does not return."""
+    """Run the tests until one fails; never return."""
     status = NOT_PLANTED
     try:
         silence(temporary)
@@ -142,7 +143,7 @@ def _be_child(
             after = items[number + 1] if number + 1 < len(items) else None
             os.write(writes, number.to_bytes(NUMBER_BYTES, "little"))
             limit_s = TIME_SPARE_S + TIME_FACTOR * took_s.get(item.nodeid, UNKNOWN_S)
-            signal.setitimer(signal.ITIMER_PROF, limit_s)  # its signal ends the child
+            signal.setitimer(signal.ITIMER_PROF, limit_s)  # the signal ends the child
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             if session.testsfailed:
                 break
@@ -152,7 +153,7 @@ def _be_child(
 
 
 def silence(temporary: str) -> None:
-    """Whatever the child says goes nowhere, and what it keeps goes into a folder that will go."""
+    """Discard the output of the child, and let it write into a temporary folder."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -174,12 +175,12 @@ Place = tuple[str, str, int]
 
 
 def place_of(code: CodeType) -> Place:
-    """What a function and its mutant have in common: file, name and line."""
+    """Return the common key of a function and its mutant: file, name and line."""
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """The code of every function and class in it."""
+    """Yield the code of each function and class in a code object."""
     for one in code.co_consts:
         if isinstance(one, CodeType):
             yield one
@@ -187,25 +188,25 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def functions_in(folder: Path) -> dict[Place, list[FunctionType]]:
-    """Every function there is that was defined in this folder."""
-    gc.unfreeze()  # what is frozen is not listed
+    """Return each existing function that is defined in a folder."""
+    gc.unfreeze()  # frozen objects are not listed
     found: dict[Place, list[FunctionType]] = {}
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(folder)):
             found.setdefault(place_of(one.__code__), []).append(one)
-    gc.freeze()  # a child that collects would copy every page
+    gc.freeze()  # a collection in a child would copy all pages
     return found
 
 
 class Nursery:
-    """Lets pytest collect, and then tries faults in place of running the tests."""
+    """Lets pytest collect tests, and then tries faults instead of running the tests."""
 
     def __init__(self, work: Callable[[Trials], None]) -> None:
         self._work = work
 
     def pytest_configure(self) -> None:
-        """Hypothesis does not shrink: who fails has seen it."""
-        import hypothesis  # not before pytest has asked to rewrite its assertions
+        """Turn off Hypothesis's shrinking: a failure is enough."""
+        import hypothesis  # only after pytest has asked to rewrite its assertions
 
         hypothesis.settings.register_profile(
             "mutants",
@@ -218,13 +219,13 @@ class Nursery:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Any:
-        """All is imported and collected; pytest has nothing to run any more."""
+        """Do the work after the collection; pytest itself runs nothing."""
         if not session.testsfailed:
             self._work(Trials(session.items))
         return True
 
 
 def with_tests(tests: Sequence[str], work: Callable[[Trials], None]) -> int:
-    """Collect these files and folders and do the work; returns pytest's exit code."""
+    """Collect these files and folders and do the work; return pytest's exit code."""
     options = ["-qq", "--capture=sys", "-p", "no:cacheprovider", "-m", MARKS]
     return int(pytest.main([*options, *tests], plugins=[Nursery(work)]))
