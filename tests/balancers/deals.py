@@ -1,4 +1,4 @@
-"""A cluster as balancers see it: silos that come and go, owners, and managers that obey."""
+"""A cluster as balancers see it: silos that join and leave, owners, and managers that obey."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Answers", "Cluster", "Manager", "Silos"]
 
 
 class Cluster:
-    """Who is here, and who owns what."""
+    """The silos that are present, and the owner of each queue."""
 
     def __init__(self, *present: str) -> None:
         self.present = list(present)
@@ -40,7 +40,7 @@ class Cluster:
 
 
 class Silos:
-    """What one silo sees of the cluster (`SiloSet`)."""
+    """The cluster as one silo sees it (`SiloSet`)."""
 
     lease_s = 15.0
 
@@ -77,7 +77,7 @@ class Silos:
 
 
 class Answers(list[tuple[float, frozenset[str]]]):
-    """What a balancer wanted, and when."""
+    """The wishes of a balancer, with times."""
 
     def __call__(self, queues: Iterable[str]) -> None:
         self.append((asyncio.get_running_loop().time(), frozenset(queues)))
@@ -88,7 +88,7 @@ class Answers(list[tuple[float, frozenset[str]]]):
 
 
 class Manager:
-    """Acquires what is wanted and free, drains and frees what is not wanted any more."""
+    """Acquires free queues that are wanted; drains and frees queues that are no longer wanted."""
 
     def __init__(self, cluster: Cluster, me: str, rng: Random) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""What every balancer must keep, in clusters whose silos see the records at their own times."""
+"""The contract of all balancers, in clusters whose silos read the records at different times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLED_S = 60.0
 
 
 class Trial:
-    """A cluster with one kind of balancers."""
+    """A cluster with balancers of one kind."""
 
     def __init__(self, kind: str, queues: int, rng: Random) -> None:
         self.make = MAKERS[kind]
@@ -47,7 +47,7 @@ class Trial:
         await balancer.start(self.queues, silos, manager.want)
 
     async def leave(self) -> None:
-        """Die: what it owns is left as it is."""
+        """Crash a silo; the queues that it owns stay as they are."""
         name = self.rng.choice(sorted(self.managers))
         self.managers.pop(name).task.cancel()
         await self.balancers.pop(name).aclose()

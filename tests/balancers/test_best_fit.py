@@ -1,4 +1,4 @@
-"""How queues are dealt out: evenly, the same everywhere, with the fewest moves."""
+"""Queues are distributed evenly, equally in all silos, and with the fewest moves."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def test_few_queues_move_without_knowing_who_has_them() -> None:
 def test_what_is_left_over_goes_to_those_that_have_it_and_then_by_remainder() -> None:
     assert shares(5, ["a", "b"], {}, {"a": 2, "b": 3}) == {"a": 2, "b": 3}
     assert shares(5, ["a", "b"], {}, {"a": 3, "b": 2}) == {"a": 3, "b": 2}
-    # 5 of weight 3:1:1 is 3, 1, 1 exactly: nobody has a part left over, whatever it holds
+    # 5 of weight 3:1:1 is 3, 1, 1 exactly: no remainder is left to distribute
     assert shares(5, ["a", "b", "c"], {"a": 3.0}, {"b": 4}) == {"a": 3, "b": 1, "c": 1}
     # 2 of weight 2:1:1 is 1, a half, a half
     found = shares(2, ["a", "b", "c"], {"a": 2.0}, {"a": 2})
     assert (found["a"], sum(found.values())) == (1, 2)
-    for one, other in ("ab", "ba"):  # who has one keeps it, though of the other nothing is known
+    for one, other in ("ab", "ba"):  # the owner of a queue keeps it
         assert shares(1, ["a", "b"], {}, {one: 1}) == {one: 1, other: 0}
     # 7 of 2:1 is 4.67 and 2.33
     assert shares(7, ["a", "b"], {"a": 2.0}) == {"a": 5, "b": 2}

@@ -1,4 +1,4 @@
-"""When the deployment balancer changes its mind, in virtual time."""
+"""The times at which the deployment balancer changes its wish, in virtual time."""
 
 from __future__ import annotations
 
@@ -156,11 +156,11 @@ def test_it_looks_again_until_queues_are_where_they_belong_and_seldom_from_then_
         silos, answers = Silos("a"), Answers()
         await DeploymentBalancer(rebalance_delay_s=DELAY_S).start(QUEUES, silos, answers)
         await asyncio.sleep(10.5)
-        assert silos.reads == 11  # nobody has taken a queue: once a second
+        assert silos.reads == 11  # nobody has acquired a queue: one look per second
         silos.cluster.own("a", *QUEUES)
         await asyncio.sleep(100.0)
         assert silos.reads in (21, 22) and len(answers) == 1
-        silos.cluster.own("b", *QUEUES[:4])  # a silo that nobody sees yet
+        silos.cluster.own("b", *QUEUES[:4])  # a silo that is not yet in any view
         silos.become("a", "b")
         await asyncio.sleep(DELAY_S + 1.0)
         assert answers.last == frozenset(QUEUES[4:])

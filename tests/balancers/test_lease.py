@@ -1,4 +1,4 @@
-"""What a silo with leases wants: what it has, what nobody has, and no more than its share."""
+"""A silo with leases wants its own queues and free ones, up to its share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUES = [f"queue-{n}" for n in range(6)]
 
 
 def held(text: str) -> dict[str, QueueOwner]:
-    """Owners of queue-0, queue-1, ...: a letter each, "." for nobody, upper case: pausing."""
+    """Parse owners of queue-0, queue-1, ...: a letter each, "." for none, upper case: pausing."""
     return {
         f"queue-{n}": QueueOwner(one.lower(), 1, one.isupper())
         for n, one in enumerate(text)
@@ -95,7 +95,7 @@ def test_a_silo_that_joins_gets_its_share_without_waiting_and_the_oldest_go() ->
 
 def test_of_what_is_free_each_silo_takes_what_comes_first_for_it() -> None:
     first = {me: frozenset(chosen("......", "abc", me)) for me in "abc"}
-    assert len(set(first.values())) == 3  # else all would want the same two
+    assert len(set(first.values())) == 3  # otherwise all silos would want the same two
 
 
 def test_it_looks_seldom_once_all_is_leased_and_not_at_all_when_it_is_closed() -> None:
@@ -105,7 +105,7 @@ def test_it_looks_seldom_once_all_is_leased_and_not_at_all_when_it_is_closed() -
         balancer = LeaseBalancer()
         await balancer.start(QUEUES, silos, answers)
         await asyncio.sleep(10.5)
-        assert silos.reads == 11  # three are free: once a second
+        assert silos.reads == 11  # three are free: one look per second
         silos.cluster.own("b", *QUEUES[3:])
         await asyncio.sleep(100.0)
         assert silos.reads in (21, 22)

@@ -1,4 +1,4 @@
-"""Queues on a ring: a newcomer only takes, a leaver only gives."""
+"""Queues on a ring: a silo that joins only takes queues, and one that leaves only gives queues."""
 
 from __future__ import annotations
 

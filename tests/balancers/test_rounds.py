@@ -1,4 +1,4 @@
-"""Which silos count, and from when."""
+"""The silos that a balancer counts, and the time at which it begins to count them."""
 
 from __future__ import annotations
 
