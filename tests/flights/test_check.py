@@ -1,4 +1,4 @@
-"""The demo's own check must be able to fail."""
+"""The demo's own check can fail."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_work_directory_that_cannot_be_made_is_refused(
     work: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    path = str(tmp_path / work)  # an absolute path stays as it is
+    path = str(tmp_path / work)  # an absolute path is not changed
     assert main(["--source", "csv", "--work", path]) == 1
     captured = capsys.readouterr()
     assert f"--work {path} cannot be used as a directory: " in captured.err and not captured.out

@@ -1,4 +1,4 @@
-"""The demo publishes only when the queues have found their owners."""
+"""The demo publishes only after the queues have found their owners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.streams import QueueStats, SiloStats
 
 
 def silos(*owned: list[int], epoch: int = 1, is_reading: bool = True) -> list[SiloStats]:
-    """Silos that own queues by number."""
+    """Make silos that own queues by number."""
     return [
         SiloStats(
             f"127.0.0.1:{at}@1",

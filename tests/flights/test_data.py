@@ -1,4 +1,4 @@
-"""Reading the file: rows, months, chunks."""
+"""The reader of the file: rows, months, chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is killed when, while the flights flow."""
+"""The silos that are killed while flights are published, with the times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.streams import QueueStats, SiloStats
 
 
 class Silos:
-    """Notes what is done to whom, and when."""
+    """Notes each kill and restart of a silo, with its time."""
 
     def __init__(self, start_s: float = 2.0) -> None:
         self.did: list[tuple[str, int, float]] = []

@@ -1,4 +1,4 @@
-"""Progress is a sum over agents, and what is shown is drawn from it."""
+"""Progress is a sum over agents, and the view shows it."""
 
 from __future__ import annotations
 

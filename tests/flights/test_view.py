@@ -1,4 +1,4 @@
-"""What a person sees while the flights job runs."""
+"""The progress view of the flights job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.streams import QueueStats, SiloStats
 
 
 def sampled() -> Progress:
-    """Two silos; queue-0 is 47 events and 1.5 s behind, queue-1 is done."""
+    """Two silos; queue-0 lags by 47 events and 1.5 s, queue-1 is done."""
     behind = QueueStats("queue-0", 3, 7, 40, 100, 60, 0, 0, 5, 2, 1.5, True)
     done = QueueStats("queue-1", 1, 0, 0, 90, 90, 0, 0, 5, 0, 0.0, True)
     progress = Progress(600)
