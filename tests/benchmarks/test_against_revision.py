@@ -1,4 +1,5 @@
-"""`--against REV`: what is run where, and which rows are called worse. Nothing is timed here."""
+"""`--against REV`: the runs of each tree, and the rows that are marked as worse. No test measures
+time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone
 def measured(
     monkeypatch: pytest.MonkeyPatch, ours: dict[str, float], theirs: dict[str, float]
 ) -> list[tuple[str, bool]]:
-    """Replaces the children: which subject ran, and whether in this tree."""
+    """Replace the child processes; return the subjects that ran, and whether they ran in this
+    tree."""
     ran: list[tuple[str, bool]] = []
 
     def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Every row of `python -m benchmarks bounds` runs, at a tiny size; its figures are not judged."""
+"""Each row of `python -m benchmarks bounds` runs at a tiny size; its figures are not judged."""
 
 from __future__ import annotations
 

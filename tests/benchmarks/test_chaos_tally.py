@@ -1,4 +1,4 @@
-"""Records are counted right, so that a figure of 0 means something."""
+"""Records are counted correctly, so that a figure of 0 means that nothing was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer NATS: which servers can be measured, and the little client. Nothing is timed here."""
+"""The peer NATS: the servers that can be measured, and the small client. No test measures time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks import __main__ as command
 
 
 def with_server(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> None:
-    """The first `nats-server` of the path says that it is of this version."""
+    """Put a `nats-server` of this version first on the path."""
     path = folder / "nats-server"
     path.write_text(f"#!/bin/sh\necho 'nats-server: {version}'\n")
     path.chmod(0o700)
@@ -55,7 +55,7 @@ def test_parts_that_take_long_are_run_only_when_asked_for() -> None:
 
 
 class Written:
-    """A transport that keeps what is written."""
+    """A transport that keeps the written data."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -1,4 +1,4 @@
-"""What `--overload` counts is what the table and the logs of the silos say."""
+"""The counts of `--overload` agree with the table and the logs of the silos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which runs of streams take part, and the peer with a Redis stream for each. Nothing is timed."""
+"""The runs of streams that take part, and the peer with a Redis stream for each. No test measures
+time."""
 
 from __future__ import annotations
 
