@@ -1,4 +1,4 @@
-"""`python -m tests.golden`: writes the golden files anew. Look at the difference."""
+"""`python -m tests.golden` writes the golden files again. Review the difference."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Names of Millstream's own classes on the wire and in stores, and their forms with all fields.
 
-Owns: finding these in the product. Not: comparing (`test_golden`), writing (`__main__`).
+Owns: finding the names and forms in the product. Not: comparing (`test_golden`), writing
+(`__main__`).
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ HERE = Path(__file__).parent
 DECODED = re.compile(r"\bDecoder\(\s*([A-Z]\w+|(?:list|tuple)\[[^()]*?\])\s*[,)]")
 ROWS = re.compile(r'\bRecordRows\(\s*\w+,\s*"[^"]*",\s*([A-Z]\w+)')
 GRAINS = (inbox_of, inbox_grain_of, rendezvous_of, writer_grain_of, owner_of)
-"""Each makes a grain type for a stream provider or a part of that name."""
+"""Each makes a grain type for a stream provider, or for a part of that name."""
 
 
 @functools.cache
 def modules() -> tuple[tuple[ModuleType, str], ...]:
-    """Every module of the product, and its source."""
+    """Return each module of the product, and its source."""
     paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     named = ((module_of(path), path.read_text()) for path in paths if path.stem != "__main__")
     return tuple((importlib.import_module(name), text) for name, text in named)
 
 
 def own(base: type) -> set[type]:
-    """Our classes under a base, and the base if it is ours."""
+    """Return our classes below a base, and the base if it is ours."""
     modules()
     return {cls for cls in under(base) if cls.__module__.startswith("millstream.")}
 
@@ -62,7 +63,7 @@ def under(base: type) -> set[type]:
 
 
 def names() -> list[str]:
-    """Errors, grain types and system targets, as they are sent and stored."""
+    """Return errors, grain types and system targets, by the names that are sent and stored."""
     found = {f"error {type_name(cls)}" for cls in own(MillstreamError)}
     for make in GRAINS:
         found.add(f"grain {grain_name(make('NAME'))}")
@@ -83,7 +84,8 @@ def grain_name(cls: type[Contract]) -> str:
 
 
 def form_classes() -> set[type]:
-    """Classes of what is decoded from a row, a file or a frame, and of what is in them."""
+    """Return the classes that are decoded from rows, files or frames, and the classes inside of
+    them."""
     roots: list[object] = []
     for module, text in modules():
         for found in (*DECODED.findall(text), *ROWS.findall(text)):
@@ -95,7 +97,7 @@ def form_classes() -> set[type]:
 
 
 def collect(info: Any, into: set[type]) -> None:
-    """The classes in a type; each is entered once, so a type that has itself in it ends."""
+    """Collect the classes in a type; each is entered once, so a recursive type ends."""
     cls = getattr(info, "cls", None)
     if isinstance(cls, type):
         if cls in into:
@@ -107,7 +109,7 @@ def collect(info: Any, into: set[type]) -> None:
 
 
 def vars_of(info: Any) -> Iterator[object]:
-    """The types inside a type: items, members of a union, types of fields."""
+    """Yield the types inside a type: items, members of a union, types of fields."""
     for name in getattr(info, "__struct_fields__", ()):
         value = getattr(info, name)
         for one in value if isinstance(value, tuple) else (value,):
@@ -115,7 +117,7 @@ def vars_of(info: Any) -> Iterator[object]:
 
 
 def forms() -> list[str]:
-    """Each form, with its fields in order: a list of values, or a map by these names."""
+    """Return each form, with its fields in order: a list of values, or a map by these names."""
     return sorted(form_of(cls) for cls in form_classes())
 
 
@@ -137,7 +139,7 @@ def form_of(cls: Any) -> str:
 
 
 def vectors() -> list[str]:
-    """Bytes in which a name of a class of ours is."""
+    """Return encoded values that contain a name of one of our classes."""
     every = sorted(own(MillstreamError), key=type_name)
     given_up = FailurePolicy(give_up_on=type_names((Overloaded, ValueError)))
     either = codec_of(Token | StreamId, "a vector")
@@ -156,7 +158,7 @@ def vectors() -> list[str]:
 
 
 def error_of(cls: Any) -> Any:
-    """An instance, without its `__init__`."""
+    """Make an error without calling its `__init__`."""
     error = cls.__new__(cls, "text")
     error.args = ("text",)
     return error

@@ -1,5 +1,8 @@
-"""Names and forms on the wire and in stores equal the golden files: a module that moves, or a class
-with a new name, must not change them unseen. `python -m tests.golden` writes the files."""
+"""Names and forms on the wire and in stores equal the golden files.
+
+A module that moves, or a class that is renamed, must not change them unnoticed. `python -m
+tests.golden` writes the files.
+"""
 
 from __future__ import annotations
 
