@@ -1,8 +1,8 @@
-"""The public surface is type-checked as a user would: right code passes, mistakes are refused.
+"""Type checkers accept correct user code of the public surface, and refuse mistakes.
 
-`ok/` has no error. In `bad/` a line that must be refused ends with a mark: `# E` for both
-checkers, `# E[mypy]` or `# E[pyright]` for one; every other line has no error. Nothing of this
-repository's own settings is used: mypy runs with `--strict`, pyright in its standard mode.
+`ok/` has no error. In `bad/` a line that must be refused ends with a mark: `# E` for both checkers,
+`# E[mypy]` or `# E[pyright]` for one. All other lines have no error. The settings of this
+repository do not apply: mypy runs with `--strict`, pyright in its standard mode.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Found = Mapping[Line, str]
 
 
 def run(command: list[str], work: Path) -> str:
-    """The output of a checker, which ends with 0 (no error) or 1 (errors)."""
-    # a search path, not the installed package: what is checked is this checkout
+    """Return the output of a checker, which must end with 0 (no error) or 1 (errors)."""
+    # a search path instead of the installed package, so that this checkout is checked
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=work, env=env, timeout=110)
     assert done.returncode in (0, 1), f"{command} ended with {done.returncode}\n{done.stderr}"
@@ -50,7 +50,7 @@ def run(command: list[str], work: Path) -> str:
 
 
 def run_mypy(folders: Sequence[Path], work: Path) -> Found:
-    """One run for each folder, as both have modules of one name; they share a cache."""
+    """Run mypy once for each folder, because modules have equal names; the runs share a cache."""
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--output=json"]
     found: dict[Line, str] = {}
     for folder in folders:
@@ -82,7 +82,7 @@ CHECKERS: dict[str, Callable[[Sequence[Path], Path], Found]] = {
 
 
 def marked(folder: Path, checker: str) -> set[Line]:
-    """The lines that a checker must refuse."""
+    """Return the lines that a checker must refuse."""
     return {
         (path.resolve(), number)
         for path in folder.glob("*.py")
@@ -92,13 +92,13 @@ def marked(folder: Path, checker: str) -> set[Line]:
 
 
 def text_of(line: Line) -> str:
-    """`file:line` and what stands there."""
+    """Return `file:line` and the code of a line."""
     path, number = line
     return f"{path.name}:{number}: {path.read_text().splitlines()[number - 1].strip()}"
 
 
 def differences(wanted: set[Line], found: Found) -> list[str]:
-    """What a checker refuses without a mark, and what it lets pass in spite of one."""
+    """Describe refused lines without a mark, and accepted lines with one."""
     surprises = [f"{text_of(line)}\n    {found[line]}" for line in sorted(set(found) - wanted)]
     passed = [f"{text_of(line)}\n    is not refused" for line in sorted(wanted - set(found))]
     return surprises + passed
@@ -142,7 +142,7 @@ def test_every_part_says_that_it_has_types() -> None:
 
 
 def imported(path: Path) -> set[tuple[str, str]]:
-    """Module and name of everything that a file imports by name."""
+    """Return module and name of all names that a file imports by name."""
     return {
         (node.module or "", alias.name)
         for node in ast.walk(ast.parse(path.read_text()))
@@ -154,7 +154,7 @@ def imported(path: Path) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_used_by_right_code(module: str) -> None:
     used = set().union(*(imported(HERE / "ok" / f"{subject}.py") for subject in SUBJECTS))
-    # streams exports some errors of runtime again
+    # streams re-exports some errors of runtime
     names = {name for _, name in used}
     assert not [name for name in importlib.import_module(module).__all__ if name not in names]
 

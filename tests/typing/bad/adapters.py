@@ -1,4 +1,5 @@
-"""Mistakes with the contract suite and the push receiver. A line that ends with E is refused."""
+"""Mistakes with the contract suite and the push receiver. A line that ends with the mark E must be
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffer queues: what a type checker refuses."""
+"""Mistakes with buffer queues. A line that ends with the mark E must be refused."""
 
 from __future__ import annotations
 

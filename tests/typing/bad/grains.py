@@ -102,7 +102,7 @@ class WrongMarks(Grain):
     async def timeout_by_name(self) -> None: ...
 
     @timeout  # E
-    # mypy takes what `timeout` gives for the method, which has no `self`
+    # mypy takes the result of `timeout` for the method, which lacks `self`
     async def timeout_without_seconds(self) -> None: ...  # E[mypy]
 
 
@@ -126,7 +126,7 @@ class NameByPosition(Grain): ...
 def not_a_class() -> None: ...
 
 
-# of a class, mypy tells at the line of its name
+# mypy reports an error of a class at the line of its name
 @grain  # E[pyright]
 class NotAGrain: ...  # E[mypy]
 
@@ -169,7 +169,7 @@ class AssignsToTheField(Grain):
     tally = state(Tally)
 
     async def assign(self) -> None:
-        # to pyright this is a second definition of `tally`; run time refuses it
+        # pyright sees a second definition of `tally`; the runtime refuses the assignment
         self.tally = Tally()  # E[mypy]
 
 

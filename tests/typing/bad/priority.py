@@ -1,4 +1,4 @@
-"""Priority queues: what must not pass."""
+"""Mistakes with priority queues. A line that ends with the mark E must be refused."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ WORDS = StreamNamespace("words", str)
 
 # --- namespaces ----------------------------------------------------------------------------------
 
-# only the strict mode of pyright tells of an unknown type; run time refuses it at first use
+# only the strict mode of pyright reports an unknown type; the runtime refuses it at its first use
 NO_ITEM = StreamNamespace("no_item")  # E[mypy]
 ITEM_AS_TEXT = StreamNamespace("landings", "Landed")  # E
 ITEM_AS_VALUE = StreamNamespace("landings", Landed("N1"))  # E

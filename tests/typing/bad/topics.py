@@ -1,4 +1,4 @@
-"""Topics without streams: what must not pass."""
+"""Mistakes with topics without streams. A line that ends with the mark E must be refused."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Feed:
 
 
 class Telling(PushReceiver):
-    """Tells its source what was given up."""
+    """Reports given-up messages to its source."""
 
     async def fail(self, tokens: Sequence[Token], reason: str) -> None: ...
 

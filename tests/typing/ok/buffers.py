@@ -1,4 +1,4 @@
-"""Buffer queues: what their types say."""
+"""Buffer queues as a user writes them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Gate:
-    """A class that MessagePack does not know."""
+    """A class that MessagePack cannot encode."""
 
     def __init__(self, text: str) -> None:
         self.hall, self.number = text[0], int(text[1:])
@@ -149,7 +149,7 @@ class Airport(Grain):
 
 
 class Hub(Airport):
-    """A grain type of its own; it overrides and adds."""
+    """A grain type of its own, which overrides and adds methods."""
 
     async def add(self, flights: int, *, delay_min: int = 0, late: bool = False) -> int:
         return await super().add(flights * 2, delay_min=delay_min + late)
@@ -234,7 +234,7 @@ async def through_generics(runtime: Runtime) -> None:
 
 
 async def count_all(runtime: Runtime, kind: type[Airport], keys: Sequence[str]) -> int:
-    """Code that does not know the exact class."""
+    """Use a grain type that is only known by its base class."""
     return sum([(await runtime.grain(kind, key).counts()).flights for key in keys])
 
 

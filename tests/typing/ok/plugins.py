@@ -121,7 +121,7 @@ class ListAdapter:
 
 
 class ListReceiver:
-    """More optional parameters and narrower results than the contract has."""
+    """Has more optional parameters and narrower results than the contract."""
 
     def __init__(self, messages: list[QueueMessage]) -> None:
         self._messages, self._at = messages, 0
@@ -208,7 +208,7 @@ def take_apart(adapter: QueueAdapter, message: QueueMessage) -> None:
 
 
 class ByNamespace:
-    """A mapper; `epoch` as a plain attribute."""
+    """A mapper with `epoch` as a plain attribute."""
 
     def __init__(self, *namespaces: str) -> None:
         self.epoch = 1
@@ -222,7 +222,7 @@ class ByNamespace:
 
 
 class Everything:
-    """A balancer whose silo wants all."""
+    """A balancer whose silo wants all queues."""
 
     async def start(
         self,
@@ -244,14 +244,14 @@ class Everything:
 
 
 class Pausing:
-    """What becomes of events that were given up."""
+    """A failure handler that pauses or skips."""
 
     async def give_up(self, failure: DeliveryFailure) -> Literal["pause", "skip"]:
         return "pause" if failure.attempts > 3 else "skip"
 
 
 class Choosing:
-    """The decision as a value."""
+    """A failure handler that returns the decision as a value."""
 
     def __init__(self, otherwise: GiveUpDecision = "dead_letter") -> None:
         self._otherwise: GiveUpDecision = otherwise
@@ -329,7 +329,7 @@ class ListTable:
 
 
 class CountingTransport:
-    """TCP, with a count of the connections."""
+    """TCP with a count of the connections."""
 
     def __init__(self) -> None:
         self._tcp = TcpTransport(connect_timeout_s=1)
@@ -350,7 +350,7 @@ class CountingTransport:
 
 
 class Quiet(SiloPart):
-    """A part that is none of Millstream's; what it does not say is inherited."""
+    """A part by another author, which inherits the methods that it does not define."""
 
     async def start(self, services: SiloServices, name: str, /) -> None: ...
 
@@ -405,7 +405,7 @@ class SealingAdapter(ListAdapter):
 
 
 async def keep(disk: Disk) -> bytes:
-    """What a storage layer does with its disk."""
+    """Use the disk like a storage layer."""
     disk.make_dir("data")
     held: DirLock | None = disk.lock("data")
     file: DiskFile = disk.create("data/1")

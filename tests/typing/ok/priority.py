@@ -1,4 +1,4 @@
-"""Priority queues: what their types say."""
+"""Priority queues as a user writes them."""
 
 from __future__ import annotations
 

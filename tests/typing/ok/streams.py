@@ -161,7 +161,7 @@ class Plane(Grain):
 
 
 class Careful(Grain):
-    """Hears of what is gone."""
+    """Hears of failures and gaps."""
 
     @subscribe(COUNTS)
     async def on_counts(self, event: Event[dict[str, int]]) -> None: ...
@@ -177,7 +177,7 @@ class Careful(Grain):
 
 
 class ByHand(Grain):
-    """Acknowledges when it likes."""
+    """Acknowledges by hand."""
 
     @subscribe(LANDINGS, ack="manual")
     async def on_landing(self, event: Event[Landed]) -> None:
@@ -190,7 +190,7 @@ class ByHand(Grain):
 
 
 class Wide(Grain):
-    """A handler may take a wider item than the namespace has."""
+    """Has handlers of a wider item than that of the namespace."""
 
     @subscribe(LANDINGS)
     async def on_move(self, event: Event[Move]) -> None:
@@ -207,7 +207,7 @@ class Wide(Grain):
 
 
 class Hub(Airport):
-    """An override without a mark stays a handler."""
+    """An override without a mark is a handler, too."""
 
     async def on_landing(self, event: Event[Landed]) -> None:
         await super().on_landing(event)
@@ -249,7 +249,7 @@ async def publish_and_recover(stream: Stream[str]) -> bool:
 
 
 class Relay(Grain):
-    """Publishes from inside a grain, and takes and gives streams as values."""
+    """Publishes from inside a grain, and passes streams as values."""
 
     async def relay(self, target: Stream[Landed], plane: str) -> Stream[Landed]:
         await target.publish(Landed(plane))

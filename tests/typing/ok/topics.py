@@ -1,4 +1,4 @@
-"""Topics without streams: what their types say."""
+"""Topics without streams as a user writes them."""
 
 from __future__ import annotations
 
