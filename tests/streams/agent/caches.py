@@ -1,4 +1,4 @@
-"""Caches with messages, and cursors in them."""
+"""Makes caches with messages, and cursors in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
 def cache_with(
     *messages: QueueMessage, limits: CacheLimits | None = None, notes: Notes = "none"
 ) -> QueueCache:
-    """A cache with these messages; each is held once, as nothing was routed."""
+    """Make a cache with these messages; each is pinned once, because nothing was routed."""
     cache = QueueCache(limits or CacheLimits(), notes=notes)
     for message in messages:
         cache.append(message)
@@ -20,23 +20,23 @@ def cache_with(
 
 
 def slot_at(cache: QueueCache, index: int) -> Slot:
-    """The message with this absolute index, which is held."""
+    """Return the pinned message with this absolute index."""
     return cache._slots[index]
 
 
 def release(cache: QueueCache, *indices: int) -> None:
-    """Undo one hold of each of these messages."""
+    """Unpin each of these messages once."""
     for index in indices:
         cache.release(slot_at(cache, index))
 
 
 def release_all(cache: QueueCache) -> None:
-    """Undo one hold of each message that is in the cache."""
+    """Unpin each message in the cache once."""
     release(cache, *list(cache._slots))
 
 
 def cursor_at(cache: QueueCache, index: int, after: Token | None = None) -> Cursor:
-    """A cursor that entered at the message with this index, in a cache that nobody follows."""
+    """Make a cursor at the message with this index; the cache has no other cursors."""
     slot = slot_at(cache, index)
     cursor = Cursor(LaggingCursors(cache, is_used=False), (slot.message.stream, "sub"))
     cursor.enter(slot, after)

@@ -1,4 +1,4 @@
-"""Cursors and deliveries at messages of a cache, for the tests of an agent's parts."""
+"""Makes cursors and deliveries at messages of a cache, for tests of an agent's parts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SUBSCRIPTION = "s"
 
 
 def append(cache: QueueCache, message: QueueMessage) -> Slot:
-    """Append a message for which there is room; it is held once."""
+    """Append a message that fits; it is pinned once."""
     slot = cache.append(message)
     assert slot is not None, f"there is no room for {message.token}"
     return slot
 
 
 def fits(cache: QueueCache, message: QueueMessage) -> bool:
-    """Is there room for the message? The cache stays as it is."""
+    """Does the message fit? The cache is not changed."""
     return deepcopy(cache).append(message) is not None
 
 
 def add(cache: QueueCache, *messages: QueueMessage) -> None:
-    """Append messages, and hold them no longer than a cursor does."""
+    """Append messages, and pin them only while a cursor does."""
     for message in messages:
         cache.release(append(cache, message))
 
@@ -41,7 +41,7 @@ def restored(
     *,
     may_repeat: bool = False,
 ) -> Cursor:
-    """The cursor of a subscription that the former owner has listed."""
+    """Return the cursor of a subscription that the former owner has listed."""
     laggards.take_over(QueueProgress(upto, (one,)), may_repeat=may_repeat)
     cursor = laggards.get((one.stream, one.subscription))
     assert cursor is not None
@@ -56,7 +56,7 @@ def cursor_at(
     subscription: str = SUBSCRIPTION,
     unacked_max: int = 0,
 ) -> Cursor:
-    """A cursor at the first item above `after`, from a message on."""
+    """Make a cursor at the first item above `after`, starting from a message."""
     cursor = Cursor(laggards, (slot.message.stream, subscription), unacked_max)
     cursor.enter(slot, after)
     return cursor
@@ -71,16 +71,16 @@ def delivery_at(
     is_manual: bool = False,
     is_faulted: bool = False,
 ) -> Delivery:
-    """A delivery from the first item above `after` on."""
+    """Make a delivery that starts with the first item above `after`."""
     cursor = cursor_at(laggards, slot, after)
     return Delivery(cursor, options, after=after, is_manual=is_manual, is_faulted=is_faulted)
 
 
 def chain_of(cursor: Cursor) -> list[Item]:
-    """The items that are here, from the place where the cursor stands."""
+    """Return the cached items from the cursor's position on."""
     return list(items_from(cursor.slot, cursor._item, 99, 1 << 20))
 
 
 def at_hand(cursor: Cursor) -> list[int]:
-    """The numbers of these messages."""
+    """Return the numbers of the messages of these items."""
     return sorted({item.token.seq for item in chain_of(cursor)})

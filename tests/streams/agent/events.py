@@ -1,4 +1,4 @@
-"""All that can happen to a delivery, as values: calls of its core, to be made in a row."""
+"""All events of a delivery, as values: calls of its core that a test makes one after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ack_due(now_s: float) -> Call:
 
 
 def call_of(event: Event) -> Call:
-    """The call of the core in which it comes."""
+    """Return the call of the core that delivers the event."""
     match event:
         case CallReply():
             return partial(Delivery.on_reply, event=event)
@@ -65,5 +65,5 @@ def call_of(event: Event) -> Call:
 
 
 def apply(delivery: Delivery, event: Event) -> Sequence[Action]:
-    """Let it happen; what follows."""
+    """Deliver the event; return the actions that follow."""
     return call_of(event)(delivery) or ()

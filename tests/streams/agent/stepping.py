@@ -1,4 +1,4 @@
-"""Driving a delivery core by hand: event by event, with its invariants checked after each."""
+"""Drives a delivery core by hand, event by event, and checks its invariants after each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 
 
 def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
-    """Apply the events; the actions of the last one."""
+    """Deliver the events; return the actions of the last one."""
     actions: Sequence[Action] = ()
     for event in events:
         actions = apply(delivery, event)
@@ -31,12 +31,13 @@ def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
 
 
 def state_of(delivery: Delivery) -> DeliveryState:
-    """Where it stands now: to a type checker, another value each time."""
+    """Return the current state; a function, because type checkers expect that it has not
+    changed."""
     return delivery.state
 
 
 def offer(delivery: Delivery) -> Deliver:
-    """What it has to send, woken."""
+    """Wake the delivery; return the items that it has to send."""
     (action,) = steps(delivery, happening.wake)
     assert isinstance(action, Deliver)
     return action
@@ -47,7 +48,7 @@ def tokens(action: Deliver) -> list[Token]:
 
 
 def send(delivery: Delivery, count: int | None = None, at_s: float = 0.0) -> Deliver:
-    """Send all that it offers, or the first so many; what was sent."""
+    """Send all offered items, or the first `count`; return the sent ones."""
     offered = offer(delivery)
     sent = Deliver(offered.items[:count], offered.attempt)
     assert steps(delivery, happening.sent(len(sent.items), at_s)) == ()

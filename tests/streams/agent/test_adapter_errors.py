@@ -1,4 +1,4 @@
-"""A queue adapter that raises whatever it likes: its queue is read on, and nothing is lost."""
+"""The agent keeps reading a queue whose adapter raises any error, and no event is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Reader(Grain):
 
 
 class Faults:
-    """Raises in the first calls of one method, and counts the calls of each."""
+    """Raises in the first calls of one method, and counts the calls of each method."""
 
     def __init__(self, method: str, make: Callable[[], Exception]) -> None:
         self._method = method
@@ -82,7 +82,7 @@ class Faults:
 
 
 class FaultyQueues:
-    """Memory queues behind faults."""
+    """Memory queues whose calls fail."""
 
     grains = MemoryQueues.grains
     capabilities = MemoryQueues.capabilities
@@ -98,7 +98,7 @@ class FaultyAdapter:
     def __init__(self, inner: QueueAdapter, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self.options: Any = getattr(inner, "options", None)  # the queue's grain asks for these
+        self.options: Any = getattr(inner, "options", None)  # the queue's grain reads these options
         self.host: Any = getattr(inner, "host", None)
         self.logs: Any = getattr(inner, "logs", None)
 
@@ -177,7 +177,7 @@ async def test_a_queue_is_read_on_whatever_its_adapter_raises(
 
 
 class LateFaults(Faults):
-    """Raises only once `is_late` is set."""
+    """Raises only after `is_late` is set."""
 
     is_late = False
 

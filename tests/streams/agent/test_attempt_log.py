@@ -1,4 +1,4 @@
-"""Handlers that fail are seen in the log: each attempt, but no flood."""
+"""The log shows each failed attempt of a handler, but no flood of lines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_key_cannot_make_lines_of_the_log(caplog: pytest.LogCaptureFixtu
 
 
 class Item:
-    """As much of a subscriber and its delivery as a line shows."""
+    """The attributes of a subscriber and its delivery that a log line shows."""
 
     grain_type = grain_key = handler = stream = id = "x"
     options = DeliveryOptions()

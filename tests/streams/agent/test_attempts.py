@@ -1,4 +1,4 @@
-"""What counts as an attempt at an event: what the handler did, whatever errors it raises."""
+"""Errors that count as attempts at an event: those of the handler, of any type."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 @pytest.fixture(autouse=True)
 def clean() -> None:
     global GATE
-    GATE = asyncio.Event()  # it belongs to the loop of one test
+    GATE = asyncio.Event()  # belongs to the loop of one test
     ATTEMPTS.clear()
     REFUSALS.clear()
 
@@ -82,7 +82,7 @@ class Reader(Grain):
 
 
 class Sleeper(Grain):
-    """Cannot be activated, `REFUSALS[key]` times."""
+    """Refuses its activation `REFUSALS[key]` times."""
 
     async def on_activate(self) -> None:
         if REFUSALS[self.key] > 0:
@@ -145,7 +145,7 @@ async def test_a_delivery_that_finds_its_grain_overloaded_is_no_attempt() -> Non
         reader = cluster.grain(Reader, "k")
         holding = asyncio.ensure_future(reader.hold())
         await until(lambda: "held" in ATTEMPTS)
-        waiting = asyncio.ensure_future(reader.hold())  # takes the one place to wait in
+        waiting = asyncio.ensure_future(reader.hold())  # fills the mailbox, which has one place
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
             await reader.hold()

@@ -1,4 +1,4 @@
-"""A stream that is behind: its events leave the cache, and are read anew; none is lost."""
+"""A lagging stream: its events leave the cache and are read again; none is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Another(Grain):
 
 
 class Faults:
-    """What the next calls of readers do: raise it, return it, or never end; and what is gone."""
+    """The results of the next calls of readers: an error, a value, or no answer. Also lost
+    events."""
 
     def __init__(self, *coming: Any) -> None:
         self.coming = list(coming)
@@ -126,7 +127,7 @@ def provider_of(cluster: LocalCluster) -> PersistentStreams:
 
 
 async def start_lagging(cluster: LocalCluster, count: int, *keys: str) -> None:
-    """Publish to slow streams, until the agent has seen it all."""
+    """Publish to slow streams, until the agent has read all events."""
     for number in range(count):
         for key in keys:
             await cluster.stream(LINES, key).publish(number)

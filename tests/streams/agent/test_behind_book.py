@@ -1,4 +1,4 @@
-"""Who is behind on a queue, what of it is stored, and what may be acknowledged meanwhile."""
+"""The lagging subscriptions of a queue, their stored entries, and the limit of acknowledging."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def message(seq: int, stream: StreamId = A, items: int = 1, size: int = 1) -> Qu
 
 
 class Desk:
-    """A queue that was done up to message 0, and what came since: A1 (3 items), B2, A3 (2), A4."""
+    """A queue that is done up to message 0, with new messages: A1 (3 items), B2, A3 (2), A4."""
 
     def __init__(self, limits: CacheLimits | None = None, *, is_used: bool = True) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, 0), notes="out_of_turn")
@@ -34,14 +34,14 @@ class Desk:
         self.slots = [append(self.cache, one) for one in messages]
 
     def route(self) -> None:
-        """Each subscription that wants something of it has a cursor."""
+        """Route all messages: each interested subscription has a cursor."""
         for slot in self.slots:
             self.cache.release(slot)
 
     def park(
         self, key: tuple[StreamId, str] = X, out: int = 0, *, has_chain: bool = False
     ) -> Cursor:
-        """A subscription with one item done falls behind."""
+        """Let a subscription with one acknowledged item lag."""
         cursor = cursor_at(self.laggards, self.slots[0], Token(1, 1, 0), subscription=key[1])
         cursor.start_lagging(out, has_chain=has_chain, may_repeat=False)
         assert self.laggards.get(key) is cursor and cursor.index is None
@@ -63,7 +63,7 @@ def subscriptions(ones: Sequence[Cursor]) -> list[str]:
     return [one.key[1] for one in ones]
 
 
-# --- falling behind -------------------------------------------------------------------------------
+# --- beginning to lag -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_nobody_falls_behind_where_the_provider_cannot_be_read_again() -> None:
     assert Desk().laggards.has_place and Desk().laggards.is_used
 
 
-# --- beginning elsewhere, and with a new owner ----------------------------------------------------
+# --- starting elsewhere, and with a new owner -----------------------------------------------------
 
 
 def test_who_begins_anew_is_behind_once_and_what_it_had_is_let_go_of() -> None:
@@ -164,8 +164,8 @@ def test_a_new_owner_knows_of_an_entry_what_the_former_one_did(
 @pytest.mark.parametrize(
     ("position", "frontier", "is_new"),
     [
-        (BEGINNING, Token(1, 7), True),  # the oldest that is kept, whichever that is
-        (Token(1, 2), None, True),  # nothing is known that it could lack
+        (BEGINNING, Token(1, 7), True),  # the oldest kept message, whatever its number
+        (Token(1, 2), None, True),  # no message is known that it could lack
         (Token(1, 8), Token(1, 7), True),
         (Token(1, 7), Token(1, 7), False),
     ],
@@ -195,7 +195,7 @@ def test_who_becomes_known_is_behind_from_where_its_stream_was() -> None:
     unknown = desk.laggards.get((A, UNKNOWN))
     assert unknown is not None
     unknown.is_new = True
-    for _ in range(2):  # again is harmless
+    for _ in range(2):  # a repeated call is harmless
         desk.laggards.fork(A, "x")
     behind = desk.laggards.get(X)
     assert behind is not None and subscriptions(desk.laggards.of(A)) == [UNKNOWN, "x"]
@@ -219,7 +219,7 @@ def test_once_all_are_known_nobody_else_is_behind() -> None:
     desk.check()
 
 
-# --- what stays in the cache for them -------------------------------------------------------------
+# --- messages that the cache keeps for lagging cursors --------------------------------------------
 
 
 def test_those_of_one_stream_let_go_of_the_cache_or_all_do() -> None:
@@ -239,7 +239,7 @@ def test_those_of_one_stream_let_go_of_the_cache_or_all_do() -> None:
     assert [one.dropped for one in ones] == [Token(1, 4), Token(1, 2)]
 
 
-# --- what is done, and what may be acknowledged ---------------------------------------------------
+# --- messages that are done, and the limit of acknowledging ---------------------------------------
 
 
 def test_a_queue_of_which_nobody_is_behind_acknowledges_what_is_done() -> None:
@@ -254,7 +254,7 @@ def test_a_message_is_done_when_all_of_its_stream_that_are_behind_have_done_it()
     desk = filled()
     ones = [desk.park(key, out=99) for key in (X, Y)]
     desk.route()
-    assert [one.seq for one in desk.cache.take_done()] == [2]  # of B, which nobody wants
+    assert [one.seq for one in desk.cache.take_done()] == [2]  # of B, which has no subscription
     moved = desk.cache.moved
     ones[0].advance(2)
     assert desk.cache.take_done() == []

@@ -1,8 +1,9 @@
-"""Who is behind, beside a model: a log, subscriptions, crashes and hand-offs in any order.
+"""Lagging cursors compared with a model: a log, subscriptions, crashes and hand-overs in any order.
 
-At each delivery: what a subscription gets are the next items of its stream, none left out and none
-twice. At each step: what is acknowledged is done, as whoever reads the stored record sees it. After
-a crash: what the record says is done is done. At last: everybody has everything.
+- At each delivery a subscription gets the next items of its stream, without a gap or duplicate.
+- At each step all acknowledged messages are done, as a reader of the stored record sees it.
+- After a crash all messages that the record calls done are done.
+- In the end all subscriptions have all events.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ Bounds = tuple[Token | None, Token | None, Token | None]
 
 @dataclass(eq=False)
 class Sub:
-    """A subscription: what it has done, and where it is."""
+    """A subscription: its acknowledged items, and its cursor."""
 
     stream: StreamId
     name: str
-    after: Token = NOWHERE  # the last item that it has done, or need not do
+    after: Token = NOWHERE  # the last item that is acknowledged or skipped
     got: set[Token] = field(default_factory=set)
     cursor: Cursor = field(init=False)
     is_faulted: bool = False
@@ -93,10 +94,10 @@ class BehindMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[QueueMessage] = []
-        self.gone: set[Token] = set()  # the provider was told that they are done
-        self.own = NOWHERE  # its own position
+        self.gone: set[Token] = set()  # the provider knows that they are done
+        self.own = NOWHERE  # the position that the provider keeps
         self.record = QueueRecord("me", 1, QueueState.OWNED)
-        self.written: QueueProgress | None = None  # and not confirmed
+        self.written: QueueProgress | None = None  # the unconfirmed write of the record
         self.subs = [Sub(stream, "x") for stream in STREAMS]
         self.subs += [Sub(stream, "y") for stream in SHARED]
         self.page: tuple[Token, list[Sub]] | None = None
@@ -124,7 +125,8 @@ class BehindMachine(RuleBasedStateMachine):
         ]
 
     def due(self, sub: Sub) -> list[Token]:
-        """What it must still get, as far as it is not gone because it was done before."""
+        """Return the items that the subscription must still get; deleted ones only if not yet
+        delivered."""
         items = [token for token in self.items(sub.stream) if token > sub.after]
         return [one for one in items if one not in sub.got or self.is_kept(one)]
 
@@ -157,7 +159,7 @@ class BehindMachine(RuleBasedStateMachine):
             self.next += 1
 
     def route(self, slot: Slot) -> None:
-        """A message of the cache goes to its subscriptions."""
+        """Route a cached message to its subscriptions."""
         for sub in self.subs:
             if sub.stream == slot.message.stream and sub.cursor.is_drained:
                 sub.cursor.enter(slot, sub.after)
@@ -179,7 +181,7 @@ class BehindMachine(RuleBasedStateMachine):
         sub.got.update(tokens)
         sub.cursor.advance(len(tokens))
 
-    # -- falling behind, and catching up
+    # -- lagging and catching up
 
     @rule(data=st.data(), out=st.integers(0, 3), has_chain=st.booleans())
     def park(self, data: st.DataObject, out: int, has_chain: bool) -> None:
@@ -209,32 +211,34 @@ class BehindMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_elsewhere(self, data: st.DataObject) -> None:
         sub = data.draw(st.sampled_from(self.subs))
-        self.acknowledge()  # what is done may be gone before it is read anew
+        self.acknowledge()  # acknowledged messages may be deleted before they are read again
         kept = [one for one in self.items(sub.stream) if self.is_kept(one)]
         self.start_at(sub, data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept])))
 
     def start_at(self, sub: Sub, start: Token) -> None:
         former, sub.cursor = sub.cursor, self.laggards.begin(sub.key, start)
-        former.close()  # only now: what it holds would look done
+        former.close()  # only now, because its messages would look done
         sub.is_faulted = False
         if start == BEGINNING:
             kept_from = next((one.token for one in self.log if one.token not in self.gone), None)
             start = kept_from or Token(1, len(self.log) + 1)
-        elif start == Token(9, 9):  # the queue has not come so far: what comes from now on
+        # the queue has not reached this token: start with the next message
+        elif start == Token(9, 9):
             start = Token(1, len(self.log) + 1)
             self.look([sub])
         sub.after = before(start)
         sub.got |= {token for token in self.items(sub.stream) if token <= sub.after}
 
     def look(self, subs: list[Sub]) -> None:
-        """Compare new cursors with the bounds of the queue, as far as nobody has asked for them."""
+        """Compare new cursors with the bounds of the queue."""
         bounds = self.bounds()
         for sub in subs:
             if (behind := self.behind_of(sub)) is not None and behind.is_new:
                 behind.begin_within(*bounds)
 
     def bounds(self) -> Bounds:
-        """The first message that is kept, the last, and how far the queue was read by then."""
+        """Return the first and last kept message, and the position of the queue's reader at that
+        time."""
         kept = [one.token for one in self.log if one.token not in self.gone]
         first, last = (kept[0], kept[-1]) if kept else (None, None)
         return first, last, self.cache.newest
@@ -251,7 +255,7 @@ class BehindMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is not None)
     @rule()
     def bounds_come(self) -> None:
-        """More may be stored, and read, since they were asked for."""
+        """Deliver earlier bounds; more messages may have been stored and read since."""
         assert self.asked is not None
         (bounds, new), self.asked = self.asked, None
         for behind in new:
@@ -267,7 +271,7 @@ class BehindMachine(RuleBasedStateMachine):
         lacking = [behind for behind in lacking if not behind.has_all]
         for behind in lacking:
             behind.keeps = True
-        self.lacking = lacking  # the page is read for these
+        self.lacking = lacking  # the page is read for these cursors
         position = min((behind.following for behind in lacking), default=NOWHERE)
         if wanted:
             self.page = position, wanted
@@ -275,7 +279,7 @@ class BehindMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.page is not None)
     @rule(length=st.integers(1, 9))
     def page_comes(self, length: int) -> None:
-        """It may have what the receiver has not come to."""
+        """Deliver a page, which may contain messages that the receiver has not read yet."""
         assert self.page is not None
         (position, wanted), self.page = self.page, None
         looked_at = [one for one in self.log if one.token >= position][:length]
@@ -293,7 +297,8 @@ class BehindMachine(RuleBasedStateMachine):
                 assert not owed, f"{sub.name} would take {owed} for done"
 
     def check_kept(self, sub: Sub, behind: Cursor) -> None:
-        """What it needs is not gone, and it does not look for what the provider has dropped."""
+        """Check that no needed message is deleted, and that the cursor looks for no deleted
+        message."""
         is_gap = behind.following <= self.own != NOWHERE
         assert not is_gap, f"{sub.name} would find a gap behind {self.own}"
         lacking = {token._replace(index=0) for token in self.due(sub)}
@@ -373,7 +378,7 @@ class BehindMachine(RuleBasedStateMachine):
             assert owed <= sub.got, f"{sub.name} lost {sorted(owed - sub.got)}"
             sub.after = after
 
-    # -- what always holds
+    # -- invariants
 
     @invariant()
     def holds(self) -> None:
@@ -387,7 +392,7 @@ class BehindMachine(RuleBasedStateMachine):
                 assert sub.key in behind or not undone, f"{sub.name}: {undone} not done"
 
     def teardown(self) -> None:
-        """Left in peace, everybody gets everything, and nobody is behind."""
+        """After the last fault all subscriptions get all events, and none lags."""
         for sub in self.subs:
             sub.is_faulted = False
         if self.asked is not None:
@@ -411,8 +416,8 @@ test_whoever_is_behind_agrees_with_the_model = BehindMachine.TestCase
 
 
 def test_who_is_within_a_message_at_a_hand_over_gets_what_its_stream_has_behind_it() -> None:
-    """It caught up with the frontier before the next owner had read so far, and was not behind when
-    a message came that the former one had let go of for it."""
+    """A subscription reached the frontier before the next owner had read that far. It did not lag
+    when a message came that the former owner had released for it."""
     machine = BehindMachine()
     within, other = machine.subs[1], machine.subs[2]
     machine.store(within.stream, [2])
@@ -430,7 +435,7 @@ def test_who_is_within_a_message_at_a_hand_over_gets_what_its_stream_has_behind_
 
 
 def test_events_that_come_before_an_empty_queue_has_answered_are_delivered() -> None:
-    """The answer is older than these events, which looked as if they had been dropped since."""
+    """The answer is older than these events, which therefore seemed to have been dropped since."""
     for kept in (False, True):
         machine = BehindMachine()
         sub = machine.subs[0]

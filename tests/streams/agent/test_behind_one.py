@@ -1,4 +1,4 @@
-"""A cursor that lags: what it must still get, and when it has it all."""
+"""A lagging cursor: the messages that it must still get, and the end of its lag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
 
 
 class Desk:
-    """A queue that was read up to message 5, and one of A that is behind from a position on."""
+    """A queue that was read up to message 5, and a cursor of A that lags from a position on."""
 
     def __init__(self, start: Token, *, limits: CacheLimits | None = None, read: int = 5) -> None:
         self.cache = QueueCache(limits or CacheLimits(), Token(1, read), notes="out_of_turn")
@@ -35,12 +35,12 @@ class Desk:
         self.check()
 
     def takes(self, *seqs: int, upto: int, items: int = 1) -> None:
-        """A page: these messages of its stream, and all of it up to there."""
+        """Deliver a page: these messages of its stream, complete up to `upto`."""
         self.cursor.take([message(seq, items=items) for seq in seqs], Token(1, upto))
         self.check()
 
     def lacks(self) -> tuple[int, int] | None:
-        """The first message that is to be read anew, and the last."""
+        """Return the first and last message that must be read again."""
         dropped = self.cursor.dropped
         return None if dropped is None else (self.cursor.following.seq, dropped.seq)
 
@@ -58,13 +58,14 @@ def test_positions_have_neighbours_that_a_token_can_name() -> None:
     assert following(Token(1, 5, 7)) == Token(1, 6, 0)
 
 
-# --- what comes -----------------------------------------------------------------------------------
+# --- new messages ---------------------------------------------------------------------------------
 
 
 def test_what_was_read_anew_already_is_not_lacking_when_it_comes() -> None:
     desk = Desk(Token(1, 4))
     desk.takes(4, 5, 6, 7, upto=8)
-    assert desk.lacks() is None and desk.has() == [(4, 0), (5, 0)]  # the rest comes
+    # later messages come through the cache
+    assert desk.lacks() is None and desk.has() == [(4, 0), (5, 0)]
     assert desk.cursor.slot and desk.cursor.slot.lane
     desk.cursor.slot.lane.end = Token(1, 7)
     desk.comes(message(6))
@@ -76,7 +77,7 @@ def test_what_was_read_anew_already_is_not_lacking_when_it_comes() -> None:
 def test_what_comes_again_while_more_is_lacking_changes_nothing() -> None:
     desk = Desk(Token(1, 3))
     desk.cursor.keeps = True
-    desk.comes(message(5))  # it was read before, by a receiver that was replaced
+    desk.comes(message(5))  # a replaced receiver had read it before
     assert desk.lacks() == (3, 5) and desk.cursor.tail is None
     desk.comes(message(6))
     assert desk.cursor.tail is not None and desk.cursor.tail.message.token == Token(1, 6)
@@ -126,7 +127,7 @@ def test_to_let_go_after_all_was_read_anew_is_to_lack_what_is_kept_here() -> Non
     assert desk.lacks() == (6, 7)
 
 
-# --- what is read anew ----------------------------------------------------------------------------
+# --- pages that are read again --------------------------------------------------------------------
 
 
 def test_a_page_brings_what_is_lacking_and_nothing_else() -> None:
@@ -144,7 +145,7 @@ def test_a_page_that_ends_early_leaves_the_rest_lacking() -> None:
     desk = Desk(Token(1, 2))
     desk.takes(2, 3, upto=4)
     assert desk.lacks() == (4, 5) and desk.has() == [(2, 0), (3, 0)]
-    desk.takes(upto=4)  # of its stream nothing was there
+    desk.takes(upto=4)  # the stream had no message there
     assert desk.lacks() == (4, 5)
     desk.takes(3, upto=4)  # an older page
     assert desk.lacks() == (4, 5) and desk.has() == [(2, 0), (3, 0)]
@@ -168,7 +169,7 @@ def test_the_first_message_of_a_page_may_be_done_already() -> None:
     assert desk.cache.chained_events == 2
 
 
-# --- what is gone ---------------------------------------------------------------------------------
+# --- lost messages --------------------------------------------------------------------------------
 
 
 def test_what_is_gone_is_told_with_the_place_where_it_is_missed() -> None:
@@ -190,11 +191,11 @@ def test_what_is_gone_behind_the_messages_at_hand_is_missed_there() -> None:
     desk.check()
 
 
-# --- where it begins ------------------------------------------------------------------------------
+# --- the start ------------------------------------------------------------------------------------
 
 
 def begun(start: Token, read: int | None = None) -> Cursor:
-    """One that begins, on a queue of which messages up to `read` have come."""
+    """A new cursor, on a queue of which messages up to `read` have been read."""
     cache = QueueCache(CacheLimits(), None if read is None else Token(1, read))
     return LaggingCursors(cache, is_used=True).begin((A, "x"), start)
 
@@ -203,10 +204,10 @@ def test_the_oldest_that_is_kept_is_where_the_beginning_is() -> None:
     cursor = begun(BEGINNING)
     assert not cursor.begin_within(Token(1, 3), Token(1, 8), None) and not cursor.is_new
     assert (cursor.position, cursor.dropped) == (Token(1, 3), Token(1, 8))
-    cursor = begun(BEGINNING, read=9)  # all that has come is gone
+    cursor = begun(BEGINNING, read=9)  # all messages that were read are deleted
     assert not cursor.begin_within(None, None, Token(1, 9))
     assert cursor.has_all and cursor.position == Token(1, 10)
-    cursor = begun(BEGINNING)  # and nothing has come
+    cursor = begun(BEGINNING)  # and no message was read
     assert not cursor.begin_within(None, None, None)
     assert cursor.has_all and cursor.position == BEGINNING
 
@@ -222,7 +223,7 @@ def test_an_empty_queue_has_what_came_since_it_was_asked(read: int | None, keeps
     assert not cursor.begin_within(None, None, newest)
     if keeps:  # it has them
         assert not cursor.is_lagging and cursor.token == Token(1, 10)
-    else:  # they are read anew
+    else:  # they are read again
         begin = BEGINNING if read is None else Token(1, 10)
         assert (cursor.following, cursor.dropped) == (begin, Token(1, 11))
         cursor.lose(Token(1, 10))
@@ -240,7 +241,7 @@ def test_who_begins_within_what_is_kept_lacks_all_from_there_on() -> None:
     cursor = begun(Token(1, 5, 1), read=7)
     assert not cursor.begin_within(Token(1, 3), Token(1, 8), None)
     assert (cursor.position, cursor.dropped) == (Token(1, 5, 1), Token(1, 8))
-    cursor = begun(Token(1, 5), read=9)  # the reader of the queue is further than the bounds
+    cursor = begun(Token(1, 5), read=9)  # the reader of the queue is ahead of the bounds
     assert not cursor.begin_within(Token(1, 3), Token(1, 8), None) and cursor.dropped == Token(1, 9)
 
 
@@ -265,7 +266,7 @@ def test_what_is_skipped_is_not_lacking() -> None:
     assert desk.lacks() is None and desk.cursor.position == Token(1, 6)
 
 
-# --- what is done ---------------------------------------------------------------------------------
+# --- acknowledged messages ------------------------------------------------------------------------
 
 
 def test_what_is_done_leaves_the_chain_message_by_message() -> None:
@@ -344,7 +345,7 @@ def test_to_unload_a_part_of_what_is_lacking_changes_nothing_of_the_rest() -> No
     assert desk.lacks() == (2, 5) and desk.cursor.position == Token(1, 2)
 
 
-# --- with the others again ------------------------------------------------------------------------
+# --- the return to the cache ----------------------------------------------------------------------
 
 
 def test_it_goes_on_in_the_cache_where_what_was_read_anew_ends() -> None:
@@ -438,9 +439,9 @@ def test_a_cursor_that_lags_again_says_nothing_of_the_time_when_it_lagged_before
 @pytest.mark.parametrize(
     ("messages", "is_new", "done"),
     [
-        ([4, 5], False, 1),  # something is at hand
-        ([4], False, 1),  # something is lacking
-        ([4, 5], True, 2),  # it is not known what it lacks
+        ([4, 5], False, 1),  # it has cached messages
+        ([4], False, 1),  # it lacks a message
+        ([4, 5], True, 2),  # its missing messages are not known
     ],
 )
 def test_it_lags_as_long_as_something_is_not_done(

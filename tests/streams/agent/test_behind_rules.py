@@ -1,4 +1,4 @@
-"""Rules of being behind, one by one, that the model cannot tell apart from their neighbours."""
+"""Single rules of lagging that the model test cannot tell apart from similar rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
 
 
 class Everybody:
-    """So many subscriptions that have not done everything."""
+    """Some subscriptions with unfinished events."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -34,7 +34,7 @@ class Everybody:
 
 
 class Desk:
-    """A queue of which everything up to message 4 is done but by one subscription of A."""
+    """A queue that is done up to message 4, except for one subscription of A."""
 
     def __init__(self) -> None:
         self.cache = QueueCache(CacheLimits(), Token(1, 4), notes="out_of_turn")
@@ -79,7 +79,7 @@ def test_what_comes_is_kept_only_while_a_page_is_read() -> None:
     desk.cursor.keeps = True
     desk.comes(message(6))
     assert state(desk.cursor) == (1, 5, True) and desk.cache.find_acked() == Token(1, 5)
-    desk.cursor.take([message(1), message(2)], Token(1, 3))  # page and tail do not meet
+    desk.cursor.take([message(1), message(2)], Token(1, 3))  # page and cache do not meet
     assert state(desk.cursor) == (3, 6, False) and desk.cache.find_acked() == Token(1, 6)
 
 
@@ -97,7 +97,7 @@ def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page
 
 def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> None:
     desk = Desk()
-    assert desk.laggards.ackable() is None  # what the former owner had stored is not known
+    assert desk.laggards.ackable() is None  # the record of the former owner is not known
     desk.cursor.take([message(seq) for seq in (1, 2, 3, 4)], Token(1, 5))
     desk.cursor.advance(2)
     progress = desk.laggards.progress()

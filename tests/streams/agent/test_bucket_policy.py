@@ -1,4 +1,4 @@
-"""Policy "buckets": the slowest subscription slows its queue, and is waited for by nobody else."""
+"""Policy "buckets": the slowest subscription slows its queue, but no stream waits for another."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ SEEN: dict[str, list[int]] = defaultdict(list)
 GATE = asyncio.Event()
 
 
-# --- how far is read ------------------------------------------------------------------------------
+# --- how far the queue is read --------------------------------------------------------------------
 
 
 def read(cache: QueueCache, stream: StreamId, count: int) -> list[Cursor]:
-    """Messages of one item; a cursor in each that is the first of its stream."""
+    """Append messages of one item, with a cursor at each that is the first of its stream."""
     cursors = []
     for _ in range(count):
         message = QueueMessage(stream, Token(1, cache.next_index + 1), (b"x",), {}, 0.0)

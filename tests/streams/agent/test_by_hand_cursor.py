@@ -1,4 +1,4 @@
-"""A cursor that is acknowledged by hand: where it stands, and where it sends."""
+"""A cursor of a subscription that acknowledges by hand: its mark, and its next item to send."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def message(seq: int, count: int = 2) -> QueueMessage:
 
 
 class Desk:
-    """A cache with messages 1, 2, ... of two items each, and the cursor at the first."""
+    """A cache with messages 1, 2, ... of two items each, and a cursor at the first."""
 
     def __init__(self, messages: int = 3, unacked_max: int = 100) -> None:
         self.cache = QueueCache(CacheLimits(events_max=40, stream_events_max=6))
@@ -55,7 +55,7 @@ class Desk:
         return places(items)
 
     def give_up(self) -> None:
-        """The next item is given up."""
+        """Give up the next item."""
         (item,) = self.cursor.peek(1, 1)
         self.cursor.give_up(item.token)
         self.cursor.settle(None)
@@ -94,7 +94,7 @@ def test_what_was_not_given_is_not_acknowledged() -> None:
     desk.cursor.settle(token(3, 1))
     assert (desk.cursor.ahead, desk.cursor.token) == (0, token(1, 1))
     assert desk.give(2) == [(1, 1), (2, 0)]
-    desk.cursor.settle(token(1))  # late
+    desk.cursor.settle(token(1))  # a late acknowledgement
     desk.cursor.settle(None)
     assert desk.cursor.ahead == 2
 
@@ -141,7 +141,7 @@ def test_the_time_of_the_oldest_that_is_not_acknowledged() -> None:
 
 
 def given_up() -> Desk:
-    """(1, 1) was given up between (1, 0) and (2, 0)."""
+    """Item (1, 1) was given up between (1, 0) and (2, 0)."""
     desk = Desk()
     desk.give(1, 1.0)
     desk.give_up()
@@ -227,7 +227,7 @@ def test_one_that_falls_behind_goes_on_where_it_sends_and_holds_what_it_gave(cou
     if count < 6:
         assert desk.cursor.next_token == token(*every[count])
     behind.keeps = True
-    desk.add()  # what comes goes on in the cache
+    desk.add()  # new messages go on in the cache
     assert desk.give(6 - count) == every[count:]
     assert desk.give(9) == [(4, 0), (4, 1)] and desk.cursor.next_index is None
     assert behind.position == token(1)
@@ -254,7 +254,7 @@ def test_one_that_is_behind_asks_for_more_while_there_is_room() -> None:
     desk.cursor.settle(token(2))
     assert not behind.is_full and desk.cursor.is_away
     behind.take([message(4), message(5)], token(6))
-    assert desk.give(9) == [(4, 0), (4, 1)] and behind.is_full  # as one message has left
+    assert desk.give(9) == [(4, 0), (4, 1)] and behind.is_full  # because one message has left
     desk.cursor.settle(token(3, 1))
     behind.take([message(5), message(6)], token(9))
     assert desk.give(9) == [(5, 0), (5, 1), (6, 0), (6, 1)]
@@ -296,7 +296,7 @@ def test_one_that_is_behind_asks_for_nothing_while_too_many_are_out() -> None:
 def test_items_given_from_the_cache_are_counted_when_the_cache_lets_them_go(
     is_lost: bool, out: int
 ) -> None:
-    """`is_lost`: the provider has dropped them, too. `out`: items whose reply comes later."""
+    """`is_lost`: the provider has dropped the items, too. `out`: items whose reply comes later."""
     desk = Desk(messages=2)
     cursor = desk.start_lagging()
     cursor.keeps = True

@@ -1,4 +1,5 @@
-"""Acknowledging by hand against a model: nothing is skipped, nothing acknowledged comes again."""
+"""Acknowledging by hand against a model: no event is skipped, and no acknowledged one comes
+again."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ LIMITS = CacheLimits(events_max=40, stream_events_max=6)
 
 
 class Consumer:
-    """A grain: what this activation has handled, and what it has acknowledged."""
+    """A grain: the events that this activation has handled, and those that it has acknowledged."""
 
     def __init__(self) -> None:
         self.handled: set[Token] = set()
@@ -60,7 +61,7 @@ class Consumer:
 
 
 class World:
-    """One stream of a log, its subscription, and an agent that may be followed by another one."""
+    """One stream of a log, its subscription, and an agent that another one may replace."""
 
     def __init__(self) -> None:
         self.log: list[QueueMessage] = []
@@ -72,19 +73,19 @@ class World:
         self.due: list[tuple[float, Due]] = []
         self.out: Sequence[Item] = ()
         self.asked: Token | None = None
-        self.on_its_way: set[Token] = set()  # sent again before it was acknowledged
-        self.is_slow = False  # reading anew takes until the script says so
-        self.is_rewound = False  # the consumer has not heard that it was moved
-        self.is_stale = False  # the call that is out is of before the move
+        self.on_its_way: set[Token] = set()  # sent again before they were acknowledged
+        self.is_slow = False  # reading again takes until the script ends it
+        self.is_rewound = False  # the consumer does not know yet that its subscription was moved
+        self.is_stale = False  # the call that is out began before the move
         self.sent: Token | None = None  # the last item that any agent has sent
-        self.first = 0  # of the log: messages before this one are gone
-        self.gone: set[Token] = set()  # items that were missed, and told as a gap
+        self.first = 0  # messages of the log before this one are deleted
+        self.gone: set[Token] = set()  # items of reported gaps
         self.begin(None)
 
     # -- the agent
 
     def begin(self, hold: Token | None) -> None:
-        """An agent begins, where the record says that the former one held."""
+        """Start an agent at the mark that the record has for the former agent."""
         self.cache = QueueCache(LIMITS)
         self.laggards = LaggingCursors(self.cache, is_used=True)
         self.due, self.out, self.asked, self.is_fetching = [], (), None, False
@@ -103,7 +104,7 @@ class World:
         self.settle()
 
     def follow(self, actions: Sequence[Action]) -> None:
-        """Do as a call of the core says."""
+        """Carry out the actions of a call of the core."""
         for action in actions:
             self.act(action)
         self.delivery.check()
@@ -129,7 +130,7 @@ class World:
                 self.is_fetching = True
 
     def settle(self) -> None:
-        """What the agent does by itself: read, read anew, send."""
+        """Do the agent's own work: read, read again, send."""
         while self.read < len(self.log):
             slot = self.cache.append(self.log[self.read])
             if slot is None:
@@ -151,7 +152,7 @@ class World:
         self.cache.check()
 
     def arrive(self, slot: Slot) -> None:
-        """As the driver does: a delivery that is ready or out comes to the message by itself."""
+        """Act like the driver: a delivery that is ready or out finds the message by itself."""
         delivery = self.delivery
         if delivery.state is DeliveryState.READY or delivery.is_out:
             return
@@ -173,7 +174,7 @@ class World:
         self.follow(self.delivery.on_fetched())
 
     def read_anew(self, behind: Cursor) -> None:
-        """A page for a cursor that lags, or a gap."""
+        """Deliver a page or a gap to a lagging cursor."""
         behind.keeps = True
         if self.first and behind.following <= self.log[self.first - 1].token:
             end = Token(9, 0) if self.first == len(self.log) else self.log[self.first].token
@@ -185,17 +186,17 @@ class World:
         upto = Token(page[-1].token.era, page[-1].token.seq + 1) if page else Token(1, 0)
         behind.take([one for one in page if one.stream == A], upto)
 
-    # -- what may happen
+    # -- events of the model
 
     def forget(self, count: int) -> None:
-        """The provider drops its oldest messages, of those that were read."""
+        """Let the provider drop its oldest messages that were read."""
         self.first = min(self.read, self.first + count)
 
     def publish(self, count: int, stream: StreamId) -> None:
         self.log.append(QueueMessage(stream, Token(0, len(self.log) + 1), [b"x"] * count))
 
     def answer(self, outcome: str, share: int) -> None:
-        """The call that is out ends."""
+        """End the call that is out."""
         self.answer_of(self.out, outcome, share)
         self.on_its_way.clear()
 
@@ -204,11 +205,11 @@ class World:
             return
         self.out = ()
         consumer = self.consumer
-        if self.is_stale:  # its reply is ignored
+        if self.is_stale:  # the agent ignores its reply
             self.is_stale = False
             self.follow(self.delivery.on_reply(CallReply(len(items), None, self.now_s, 0.5)))
             return
-        if outcome == "fails":  # it cannot be activated
+        if outcome == "fails":  # the grain cannot be activated
             self.follow(self.delivery.on_reply(CallReply(0, RAISED, self.now_s, 0.5)))
             return
         if outcome == "lost":
@@ -247,7 +248,7 @@ class World:
         consumer.handled.add(token)
 
     def every(self) -> list[Token]:
-        """All items of the stream."""
+        """Return all items of the stream."""
         return [
             one.token._replace(index=at)
             for one in self.log
@@ -256,7 +257,7 @@ class World:
         ]
 
     def move(self, share: int) -> None:
-        """`resume(start=...)`: all before the place is done, and all from there on comes again."""
+        """Call `resume(start=...)`: events before the start are done, and all others come again."""
         if not (every := self.every()):
             return
         start = every[share % len(every)]
@@ -270,9 +271,9 @@ class World:
         self.follow(self.delivery.resume(before(start), cursor))
 
     def ack_later(self, share: int) -> None:
-        """A message of the consumer, outside of a call."""
+        """Acknowledge outside of a call."""
         handled = sorted(self.consumer.handled)
-        if handled and not self.is_rewound:  # else nobody hears of it
+        if handled and not self.is_rewound:  # otherwise nobody hears of it
             token = handled[share % len(handled)]
             self.consumer.ack(self, token)
             self.on_its_way = {item.token for item in self.out} & self.acked
@@ -280,7 +281,7 @@ class World:
                 self.follow(self.delivery.on_acked(self.consumer.acked))
 
     def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
-        """The failure handler answers."""
+        """Let the failure handler answer."""
         delivery = self.delivery
         if delivery.state is DeliveryState.GIVING_UP:
             assert self.asked is not None
@@ -299,7 +300,7 @@ class World:
             self.follow(call(self.now_s))
 
     def hand_over(self) -> None:
-        """What is out ends unheard; the record has where the agent held."""
+        """End the open call without an answer; the record has the agent's mark."""
         hold = None
         if self.delivery.state is not DeliveryState.IDLE:
             if self.laggards.get(KEY) is None:
@@ -327,7 +328,7 @@ class World:
             self.start_lagging()
 
     def end(self) -> None:
-        """Everything is handled and acknowledged at last."""
+        """Continue until all events are handled and acknowledged."""
         self.is_slow = False
         if self.is_paused:
             self.pause()
@@ -367,7 +368,7 @@ things = st.one_of(
 
 
 def script(text: str) -> list[tuple[str, int]]:
-    """Words with a number each, as a list of what happens."""
+    """Parse a list of events: words with a number each."""
     return [(word, int(number)) for word, number in (part.split() for part in text.split(", "))]
 
 

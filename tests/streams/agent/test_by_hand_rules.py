@@ -1,4 +1,4 @@
-"""A delivery that is acknowledged by hand: its rules one by one."""
+"""Single rules of a delivery that acknowledges by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Desk:
         add(self.cache, QueueMessage(A, token(self.last), [b"x"]))
 
     def arrive(self) -> list[Action]:
-        """A message comes, and the driver tells of it."""
+        """Append a message, and tell the delivery as the driver does."""
         self.last += 1
         slot = append(self.cache, QueueMessage(A, token(self.last), [b"x"]))
         actions = self.step(events.arrived(slot))
@@ -89,7 +89,7 @@ class Desk:
 
 
 def out(count: int = 4, given: int = 3) -> Desk:
-    """Some of the events were handled at 10 s, and none is acknowledged."""
+    """Some events were handled at 10 s, and none is acknowledged."""
     desk = Desk(count)
     desk.send(given)
     assert desk.done(given, 10.0) == [AckBy(70.0)]
@@ -121,7 +121,7 @@ def test_an_acknowledgement_makes_room_and_with_the_last_one_it_is_idle() -> Non
     assert desk.send() == [4]
     desk.done(1, 11.0)
     assert desk.step(events.acked(token(3))) == [] and desk.state() is State.UNACKED
-    assert desk.step(events.acked(token(2))) == []  # late
+    assert desk.step(events.acked(token(2))) == []  # a late acknowledgement
     assert desk.step(events.acked(token(4))) == [] and desk.state() is State.IDLE
     assert desk.delivery.position == token(4)
     assert (

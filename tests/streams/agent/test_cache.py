@@ -1,4 +1,4 @@
-"""The queue cache: single rules by hand, all together against a list that forgets nothing."""
+"""The queue cache: single rules, and a random test against a list of all messages."""
 
 from __future__ import annotations
 
@@ -257,14 +257,14 @@ LIMITS = CacheLimits(events_max=12, bytes_max=60)
 
 @dataclass(eq=False)
 class Stored:
-    """A message that ever came, as the model knows it.
+    """A message in the model.
 
-    `before`: the message that came before it; None: none, or all was forgotten since.
+    `before`: the message that came before it; None: none, or the cache has forgotten it.
     """
 
     message: QueueMessage
     before: Token | None
-    slot: Slot | None  # None: nobody hears it
+    slot: Slot | None  # None: its stream has no subscription
     unrouted: int = 1
     is_gone: bool = False
     is_disowned: bool = False
@@ -287,7 +287,7 @@ class Stored:
 
 @dataclass(eq=False)
 class Reader:
-    """A cursor beside what the model expects of it: the items that it must still give."""
+    """A cursor, and the items that the model expects from it."""
 
     cursor: Cursor
     stream: StreamId
@@ -295,7 +295,7 @@ class Reader:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """The cache against the list of all messages, none ever dropped, all walked every time."""
+    """Compares the cache with a complete list of all messages."""
 
     notes: Notes = "out_of_turn"
 
@@ -307,7 +307,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.newest: Token | None = None
         self.left_events = 0
         self.noted: list[Token] = []  # not taken yet
-        self.readers: list[Reader] = []  # also those of which nothing is due
+        self.readers: list[Reader] = []  # includes readers without due items
 
     # the model
 
@@ -324,14 +324,15 @@ class CacheMachine(RuleBasedStateMachine):
         return sum(one.size_bytes() for one in self.held())
 
     def is_done(self, one: Stored) -> bool:
-        """Is it routed, and none of its items due to anybody?"""
+        """Is the message routed, and delivered to all readers?"""
         of_it = set(one.tokens())
         return not one.unrouted and not any(
             token in of_it for reader in self.readers for token, _ in reader.due
         )
 
     def settled(self) -> list[Stored]:
-        """The messages that leave now: done ones at the beginning of a stream, and empty ones."""
+        """Return the messages that leave now: done ones at the beginning of a stream, and empty
+        ones."""
         left: list[Stored] = []
         held_up: set[StreamId] = set()
         for one in self.held():
@@ -353,7 +354,7 @@ class CacheMachine(RuleBasedStateMachine):
                 self.noted.append(one.message.token)
 
     def given_back(self, ones: Sequence[Stored]) -> None:
-        """These leave, and are not done."""
+        """Remove messages that leave without being done."""
         tokens = {token for one in ones for token in one.tokens()}
         for reader in self.readers:
             reader.due = [one for one in reader.due if one[0] not in tokens]
@@ -361,7 +362,7 @@ class CacheMachine(RuleBasedStateMachine):
             one.is_gone, one.unrouted = True, 0
 
     def ranges(self) -> list[tuple[Token, Token]]:
-        """The messages that came behind one that is held, and are not held themselves."""
+        """Return the ranges of messages between pinned messages that are not pinned themselves."""
         held = self.held()
         lasts = [*(one.before for one in held[1:]), self.newest]
         found = []
@@ -378,7 +379,7 @@ class CacheMachine(RuleBasedStateMachine):
             if after is None or token > after
         ]
 
-    # what happens
+    # events
 
     @rule(
         stream=st.sampled_from(STREAMS),
@@ -410,7 +411,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS), count=st.integers(0, 3))
     def pass_by(self, stream: StreamId, count: int) -> None:
-        """A message comes that nobody hears."""
+        """Add a message of a stream without subscriptions."""
         message = message_of(stream, len(self.stored) + 1, *[b"x"] * count)
         self.cache.unheard[stream] = 0
         assert self.cache.passes_by(message)
@@ -435,7 +436,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), stream=st.sampled_from(STREAMS))
     def enter(self, data: st.DataObject, stream: StreamId) -> None:
-        """With an idle cursor of that stream, or a new one."""
+        """Enter the cache with an idle cursor of that stream, or a new one."""
         of_stream = [t for one in self.stored if one.message.stream == stream for t in one.tokens()]
         after = data.draw(st.sampled_from([None, *of_stream]))
         due = self.items_after(stream, after)
@@ -476,7 +477,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """A cursor passes over the rest of its message."""
+        """Let a cursor skip the rest of its message."""
         reader = data.draw(st.sampled_from(self.busy()))
         assert reader.cursor.message == reader.due[0][0]._replace(index=0)
         reader.cursor.leave()
@@ -508,7 +509,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stored)
     @rule(data=st.data())
     def disown(self, data: st.DataObject) -> None:
-        """Somebody else may have some of what is held, or of what is done and was not taken."""
+        """Let others have some pinned messages, or done ones that were not taken."""
         tokens = data.draw(st.sets(st.sampled_from([one.message.token for one in self.stored])))
         self.cache.disown(tokens)
         for one in self.held():
@@ -518,7 +519,8 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held())
     @rule(data=st.data(), stream=st.sampled_from(STREAMS))
     def cut(self, data: st.DataObject, stream: StreamId) -> None:
-        """A stream is given back behind a message, and what else that reaches is let go of."""
+        """Return the messages of a stream after a message to the queue, and release the pins on
+        them."""
         upto = data.draw(st.sampled_from([-1, *(one.index for one in self.held())]))
         given = [one for one in self.of(stream) if one.index > upto]
         found = self.cache.cut(stream, upto, lambda: self.let_go(given))
@@ -537,7 +539,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        """Everything is let go of; what comes next has later tokens all the same."""
+        """Release all messages; later messages have later tokens all the same."""
         held = self.held()
         self.cache.forget(lambda: self.let_go(held))
         self.given_back(held)
@@ -548,7 +550,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.take_done() == self.noted
         self.noted = []
 
-    # what is always so
+    # invariants
 
     @invariant()
     def counts_are_those_of_the_list(self) -> None:

@@ -1,6 +1,6 @@
-"""Rules of the cache, one by one: its room, a stream's share of it, what it tells of what it holds.
+"""Single rules of the cache: its room, the share of a stream, and its figures.
 
-The model of `test_cache` cannot tell these apart from their neighbours, or does not ask for them.
+The model of `test_cache` does not test these rules, or cannot tell them apart from similar ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def message_of(stream: StreamId, seq: int, *items: bytes) -> QueueMessage:
 
 
 def cache_with(limits: CacheLimits, *messages: QueueMessage) -> QueueCache:
-    """A cache with these messages, each of them held."""
+    """Make a cache in which each of these messages is pinned."""
     return caches.cache_with(*messages, limits=limits, notes="all")
 
 
@@ -60,14 +60,14 @@ def test_what_those_hold_who_are_behind_is_taken_from_the_room() -> None:
     assert cache.append(message_of(A, 3, b"")) is None and cache.events == 6
 
 
-# --- a stream's share -----------------------------------------------------------------------------
+# --- the share of a stream ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("limits", "of_a", "of_b", "is_crowded"),
     [
         (CacheLimits(events_max=10, stream_events_max=3), 4, 1, True),
-        (CacheLimits(events_max=10, stream_events_max=4), 4, 1, False),  # no more than its share
+        (CacheLimits(events_max=10, stream_events_max=4), 4, 1, False),  # within its share
         (CacheLimits(events_max=11, stream_events_max=3), 4, 1, False),  # less than half full
         (CacheLimits(bytes_max=100, stream_bytes_max=39), 4, 1, True),
         (CacheLimits(bytes_max=100, stream_bytes_max=40), 4, 1, False),
@@ -106,7 +106,7 @@ def test_a_streams_share_is_free_again_with_what_has_left() -> None:
     assert cache.is_half_full and not cache.is_crowded(A)
 
 
-# --- what it holds --------------------------------------------------------------------------------
+# --- pinned messages ------------------------------------------------------------------------------
 
 
 def test_it_tells_what_it_holds_longest_and_how_much_came_since() -> None:
@@ -167,7 +167,7 @@ def test_a_cursor_behind_all_of_a_message_is_in_the_next_one() -> None:
         assert cursor_at(cache, 1, later).is_drained
 
 
-# --- what is acknowledged -------------------------------------------------------------------------
+# --- acknowledged messages ------------------------------------------------------------------------
 
 
 def test_what_others_may_have_by_now_is_not_acknowledged_though_it_is_done() -> None:
@@ -215,7 +215,7 @@ def test_where_all_is_acknowledged_in_a_row_nothing_is_noted() -> None:
     assert cache.take_done() == []
 
 
-# --- messages that go back, and those that were tried before --------------------------------------
+# --- released and retried messages ----------------------------------------------------------------
 
 
 def tried(seq: int, attempt: int) -> QueueMessage:
@@ -283,7 +283,7 @@ def test_a_cursor_tells_in_which_message_a_later_item_is() -> None:
 
 
 def nobody() -> None:
-    """Nobody holds what is cut off."""
+    """Do nothing: no message that is removed is pinned."""
 
 
 def test_what_is_cut_off_has_left_and_is_not_done() -> None:
@@ -333,11 +333,11 @@ def test_what_is_cut_off_and_still_held_is_an_error() -> None:
         cache.cut(A, 0, nobody)
 
 
-# --- what has left, and why -----------------------------------------------------------------------
+# --- messages that left, and the reason -----------------------------------------------------------
 
 
 class Behind:
-    """Somebody who is behind, and needs what is above a number."""
+    """A lagging cursor that needs the messages above a number."""
 
     def __init__(self, done: int) -> None:
         self.done = done

@@ -1,4 +1,4 @@
-"""A stream whose subscriptions are still being asked for: what is told meanwhile is newer."""
+"""A stream whose subscriptions are being looked up: later changes win over the answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def row(subscription: str) -> SubscriptionRow:
 
 
 class Desk:
-    """Subscribers of one queue whose rendezvous answers when the test says so."""
+    """Subscribers of one queue whose rendezvous grain answers when the test decides."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[list[SubscriptionRow]] = (
@@ -106,7 +106,8 @@ class Desk:
     def pump(self) -> None: ...
 
     async def answers(self, *rows: SubscriptionRow) -> list[str]:
-        """The rendezvous answers; who is offered the message."""
+        """Let the rendezvous grain answer; return the subscriptions that are offered the
+        message."""
         self.answer.set_result(list(rows))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -124,7 +125,7 @@ async def test_a_cold_stream_waits_for_its_subscriptions() -> None:
 
 
 class Watched(QueueMessage, frozen=True, weakref=True):
-    """One of which can be seen that nobody has it any more."""
+    """A message whose last reference can be observed."""
 
 
 async def test_an_idle_stream_does_not_keep_its_last_event() -> None:
@@ -137,7 +138,7 @@ async def test_an_idle_stream_does_not_keep_its_last_event() -> None:
     gc.collect()
     assert seen() is None
     desk.subscribers.attach(STREAM, msgspec.structs.replace(row("one"), start="next"))
-    assert desk.moved == [Token(1, 1, 1)]  # behind the last of its items
+    assert desk.moved == [Token(1, 1, 1)]  # after the last of its items
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""What a receiver does wrongly stays in its queue, is named and counted; nothing is lost.
+"""A faulty receiver harms only its own queue, is named and counted, and loses no event.
 
-The receiver takes messages from a list at once and gives them a little later, as clients of
-brokers do: a read that is cancelled has lost what it took.
+The receiver takes messages from a list at once and returns them a little later, like clients of
+brokers. So a read that is cancelled has lost its messages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Plain(Grain):
 
 
 class Faults:
-    """What goes wrong in the next calls of a method: raise it, return it, or never end."""
+    """Faults of the next calls of a method: an error, a wrong value, or no answer."""
 
     def __init__(self) -> None:
         self.log: list[QueueMessage] = []
@@ -91,7 +91,7 @@ class Faults:
         return fault
 
     async def hang(self, method: str) -> None:
-        """Never end, cancelled or not, until the test does."""
+        """Wait until the test ends the call; ignore cancellation."""
         self.hanging[method] += 1
         while self.hanging[method]:
             try:
@@ -151,7 +151,7 @@ class Receiver:
             faults.out["read"] -= 1
         if self.is_stable:
             return taken
-        return [  # numbers begin anew with each receiver
+        return [  # numbers begin again with each receiver
             QueueMessage(one.stream, Token(1, 1 + number), one.items)
             for number, one in enumerate(taken)
         ]
@@ -176,7 +176,7 @@ OPTIONS = StreamOptions(
     flow=FlowOptions(ack_every_s=0.0),
     ownership=OwnershipOptions(poll_s=0.01, max_handoff_s=0.5),
 )
-# Only for tests with a call that never ends: a busy machine may take longer for an honest call.
+# Only for tests with a call that never ends: on a busy machine, a correct call may take longer.
 IMPATIENT = replace(OPTIONS, read_limit_s=0.05, start_limit_s=0.05, call_limit_s=0.05)
 
 

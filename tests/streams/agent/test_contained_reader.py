@@ -1,4 +1,4 @@
-"""Questions to a reader of a queue: whatever the adapter does, they end, and a fault is named."""
+"""Calls to a faulty reader of a queue end, and its fault is named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FixedClock:
 
 
 class OddReader:
-    """Does the same in each call: raises, returns, or never ends, cancelled or not."""
+    """Does the same in each call: raises, returns, or ignores cancellation and never ends."""
 
     def __init__(self, does: Any) -> None:
         self.does = does
@@ -58,7 +58,7 @@ class OddReader:
 
 
 class Desk:
-    """Readers that do these things, one after the other."""
+    """Makes readers with these faults, one after the other."""
 
     def __init__(self, *does: Any) -> None:
         self.readers = [OddReader(one) for one in does]

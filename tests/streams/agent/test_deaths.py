@@ -1,4 +1,4 @@
-"""Deaths that an event may be the reason of: counted once, for the right one, and not for ever."""
+"""Crashes that an event may have caused: counted once, for the right event, for a limited time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def send(delivery: Delivery, count: int) -> None:
 
 
 def again(delivery: Delivery) -> None:
-    """The wait is over."""
+    """End the wait for the next attempt."""
     delivery.tick(1e9)
     delivery.check()
 
@@ -114,7 +114,7 @@ def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
     delivery.on_death(Died())
     delivery.on_death(Died())
     assert delivery.attempts == 2 and delivery.is_feared
-    send(delivery, 1)  # never alone until now
+    send(delivery, 1)  # never alone before
     (wait,) = delivery.unreachable(LOST)
     assert wait == WaitUntil(FATE_WAIT_S), "it is not sent before its fate is known"
     (action,) = delivery.on_death(Died(is_alone=True))
@@ -155,7 +155,7 @@ def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_las
     send(delivery, 4)
     delivery.unreachable(LOST)
     again(delivery)
-    send(delivery, 1)  # as the first attempt
+    send(delivery, 1)  # like a first attempt
     delivery.on_death(Died(sent=4))
     (wait,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.tries.deaths, delivery.attempts) == (0, 1)
@@ -197,9 +197,9 @@ def test_what_its_handler_calls_hopeless_is_given_up_whatever_the_retries() -> N
 @pytest.mark.parametrize(
     ("deaths", "more", "tried", "is_feared"),
     [
-        (0, 0, 4, False),  # it has failed often, and killed nobody
+        (0, 0, 4, False),  # it has failed often, and crashed no silo
         (1, 0, 3, False),
-        (1, 0, 4, True),  # its last try
+        (1, 0, 4, True),  # its last attempt
         (0, 1, 4, True),
         (1, 1, 1, True),
     ],
@@ -210,7 +210,7 @@ def test_an_event_is_feared_for_deaths_only(
     assert Tries(deaths=deaths).is_feared(more, tried, 3) is is_feared
 
 
-# -- which calls
+# -- affected calls
 
 
 def lost(deaths: Deaths, delivery: Delivery) -> None:
@@ -300,7 +300,7 @@ def test_who_takes_a_dead_owners_queue_counts_its_death_and_what_was_out() -> No
 @pytest.mark.parametrize(
     "record",
     [
-        owned(deaths=1, lease_s=1.0),  # its owner lives, and let the lease run out
+        owned(deaths=1, lease_s=1.0),  # its owner lives, but its lease ran out
         QueueRecord("", 4, QueueState.FREE, deaths=1),
         QueueRecord("silo-0", 4, QueueState.OWNED, deaths=1),  # a write without an answer
     ],

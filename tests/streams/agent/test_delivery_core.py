@@ -1,4 +1,4 @@
-"""The delivery core: its rules one by one, and every state with every event."""
+"""The delivery core: single rules, and each state with each event."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add(cache: QueueCache, seq: int, count: int) -> None:
 
 
 def arrive(cache: QueueCache, delivery: Delivery, seq: int, count: int = 1) -> None:
-    """Another message comes, and the driver tells of it."""
+    """Append another message, and tell the delivery as the driver does."""
     slot = append(cache, message(seq, count))
     assert steps(delivery, events.arrived(slot)) == ()
     cache.release(slot)
@@ -59,7 +59,7 @@ def arrive(cache: QueueCache, delivery: Delivery, seq: int, count: int = 1) -> N
 def delivery_in(
     count: int, options: DeliveryOptions = OPTIONS, after: Token | None = None, **how: bool
 ) -> tuple[QueueCache, Delivery]:
-    """A cache with one message of `count` items of stream A, and a delivery at it."""
+    """Make a cache with one message of `count` items of stream A, and a delivery at it."""
     cache = QueueCache(CacheLimits())
     slot = append(cache, message(1, count))
     delivery = delivery_at(LaggingCursors(cache, is_used=True), slot, options, after, **how)
@@ -72,12 +72,12 @@ def delivery_of(count: int, options: DeliveryOptions = OPTIONS) -> Delivery:
 
 
 def offered(delivery: Delivery) -> list[int]:
-    """The indexes of the items that a wake offers."""
+    """Return the indexes of the items that a wake-up offers."""
     return [item.token.index for item in offer(delivery).items]
 
 
 def fail(delivery: Delivery, done: int = 0, error: Failure = RAISED) -> Sequence[Action]:
-    """Send, and let the item behind `done` fail at time 0."""
+    """Send, and let the item after the first `done` items fail at time 0."""
     send(delivery)
     return steps(delivery, CallReply(done, error, 0.0, 0.0))
 
@@ -192,7 +192,7 @@ def test_item_is_given_up_after_its_retries() -> None:
 
 
 def given_up(count: int, done: int = 0) -> Delivery:
-    """A delivery that has just given up the item behind `done`."""
+    """Make a delivery that has just given up the item after the first `done` items."""
     delivery = delivery_of(count, DeliveryOptions(retries=0))
     fail(delivery, done=done)
     assert state_of(delivery) is State.GIVING_UP
@@ -292,7 +292,7 @@ def test_reply_outside_of_what_was_sent_is_bounded(done: int) -> None:
 
 
 def call(delivery: Delivery, took_s: float) -> int:
-    """One whole call of this duration; the number of items it had."""
+    """Make one whole call of this duration; return its number of items."""
     count = len(send(delivery, at_s=100.0).items)
     steps(delivery, CallReply(count, None, 100.0 + took_s, 0.0))
     return count
@@ -463,11 +463,11 @@ def test_a_retry_is_of_one_item_only() -> None:
     assert state_of(delivery) is State.FAULTED
 
 
-# Idle: it keeps what it knows of the subscription, and nothing of the items that are done.
+# Idle: the delivery keeps its facts about the subscription, and no items that are done.
 
 
 def idle() -> tuple[QueueCache, Delivery]:
-    """The only item is done."""
+    """Make a delivery whose only item is done."""
     cache, delivery = delivery_in(1)
     call(delivery, 0.1)
     assert state_of(delivery) is State.IDLE
@@ -611,7 +611,7 @@ def test_an_idle_delivery_that_ends_hears_nothing_more() -> None:
     assert state_of(delivery) is State.CLOSED and cache.events == 0
 
 
-# Every state with every event: how to get there, then the next state and the kinds of actions.
+# Each state with each event: the way to the state, then the next state and the kinds of actions.
 
 IN_STATE: dict[State, Callable[[], Delivery]] = {
     State.READY: lambda: in_ready(),
@@ -643,9 +643,8 @@ EVENTS: dict[str, Event] = {
     "arrived": events.arrived(Slot(message(9, 1), 9, None)),
     "died": Died(),
 }
-# columns: wake sent done error lost early late skip pause resume retry fetched hold
-# acked overdue arrived died;
-# "state+Action" where one is due
+# columns: wake sent done error lost early late skip pause resume retry fetched hold acked overdue
+# arrived died; "state+Action" where an action is due
 MATRIX = {
     "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready"
     " faulted ready ready ready ready",
@@ -696,7 +695,7 @@ def in_pause() -> Delivery:
 
 
 def unacked() -> Delivery:
-    """Two of four events are out, and no more may be."""
+    """Make a delivery with two of four events out, which is the maximum."""
     options = replace(OPTIONS, max_unacked=2)
     _, delivery = delivery_in(4, options, is_manual=True)
     send(delivery)
@@ -706,7 +705,7 @@ def unacked() -> Delivery:
 
 
 def lagging() -> Delivery:
-    """At the second message, which another subscription alone still holds in the cache."""
+    """Make a delivery at the second message, which only another subscription pins in the cache."""
     cache = QueueCache(CacheLimits())
     add_to(cache, message(1, 2))
     append(cache, message(2, 2))
@@ -723,7 +722,7 @@ def closed() -> Delivery:
 
 
 def returns_actions(name: str, one: object) -> bool:
-    """Is it a method for the driver of a delivery, that returns what follows?"""
+    """Is it a method for the driver of a delivery that returns actions?"""
     annotations = getattr(one, "__annotations__", {})
     return not name.startswith("_") and annotations.get("return") == "Sequence[Action]"
 

@@ -1,4 +1,4 @@
-"""The delivery core under a driver whose calls, handler and failure handler do what chance says."""
+"""The delivery core under a driver with random calls, handlers and failure handlers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceilin
 
 
 class Driver:
-    """Runs a delivery until it is idle; `faults` says what becomes of each call."""
+    """Runs a delivery until it is idle; `faults` decides the result of each call."""
 
     def __init__(self, delivery: Delivery, faults: list[str], broken: set[Token]) -> None:
         self.delivery = delivery
@@ -54,7 +54,7 @@ class Driver:
         raise AssertionError("the delivery does not end")
 
     def after(self, actions: Sequence[Action]) -> Sequence[Action]:
-        """The actions of a call of the core, whose invariants hold."""
+        """Return the actions of a call of the core, after a check of its invariants."""
         self.delivery.check()
         return actions
 
@@ -87,7 +87,7 @@ class Driver:
                 self.tries[item.token] = self.tries.get(item.token, 0) + 1
                 assert action.attempt <= 3
                 return self.after(self.delivery.on_reply(CallReply(done, RAISED, self.now_s, 0.5)))
-            if not self.done or item.token > self.done[-1]:  # as the consumer side drops repeats
+            if not self.done or item.token > self.done[-1]:  # the consumer side drops repeats
                 self.done.append(item.token)
         if fault == "reply lost":
             return self.after(self.delivery.unreachable(Unreachable("reply lost", self.now_s, 0.5)))

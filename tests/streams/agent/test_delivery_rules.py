@@ -1,4 +1,4 @@
-"""Rules of delivering to one subscription: what it tells, and how it is behind."""
+"""Rules of delivering to one subscription: its figures, and its lag."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAST = 2**32 - 1
 
 
 class Desk:
-    """A subscription of a stream of which messages 1, 2 and 3 are here, of two items each."""
+    """A subscription of a stream with cached messages 1, 2 and 3 of two items each."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Desk:
             self.cache.release(slot)
 
     def steps(self, *happened: Event) -> list[type]:
-        """The kinds of the actions of the last one."""
+        """Deliver the events; return the kinds of the actions of the last one."""
         kinds: list[type] = []
         for event in happened:
             kinds = [type(one) for one in events.apply(self.delivery, event)]
@@ -83,7 +83,7 @@ class Desk:
         return behind
 
 
-# --- what it tells --------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
@@ -207,7 +207,7 @@ def test_one_that_is_to_go_on_elsewhere_in_the_cache_falls_behind_all_the_same()
     assert at_hand(behind) == [1, 2, 3], "what is out is of message 1"
 
 
-# --- falling behind -------------------------------------------------------------------------------
+# --- beginning to lag -----------------------------------------------------------------------------
 
 
 def test_one_that_waits_for_its_turn_falls_behind_with_what_is_here() -> None:
@@ -253,7 +253,7 @@ def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=stream_events_max)
     desk.offered()
-    desk.steps(events.sent(sent, 0.0))  # of messages 1 and 2
+    desk.steps(events.sent(sent, 0.0))  # items of messages 1 and 2
     behind = desk.start_lagging(may_repeat=True)
     assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
     assert desk.delivery.cursor.may_repeat
@@ -297,7 +297,7 @@ def test_what_was_fetched_is_delivered_behind_what_was_skipped() -> None:
 
 
 def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> tuple[Desk, Cursor]:
-    """Message 1 is done, 2 and 3 have left the cache, and are read anew."""
+    """Message 1 is done; 2 and 3 have left the cache, and are read again."""
     desk = Desk(options, is_manual=is_manual)
     desk.cache.limits = CacheLimits(stream_events_max=1)
     cursor = desk.start_lagging()
@@ -311,7 +311,7 @@ def lagging(options: DeliveryOptions = OPTIONS, *, is_manual: bool = False) -> t
 
 
 def arrive(desk: Desk, seq: int, *, is_held: bool = False) -> None:
-    """A message comes, and the driver tells of it."""
+    """Append a message, and tell the delivery as the driver does."""
     slot = append(desk.cache, QueueMessage(A, Token(1, seq), [b"x"]))
     assert desk.steps(events.arrived(slot, is_held=is_held)) == []
     desk.cache.release(slot)
@@ -427,7 +427,7 @@ def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
     assert state_of(desk.delivery) is DeliveryState.FAULTED
 
 
-# --- beginning elsewhere --------------------------------------------------------------------------
+# --- starting elsewhere ---------------------------------------------------------------------------
 
 
 def elsewhere(desk: Desk, name: str, start: Token) -> tuple[Cursor, Event]:
@@ -511,11 +511,11 @@ def test_one_whose_queue_gives_all_again_is_idle_and_has_failed_never() -> None:
     assert desk.offered() == [Token(1, 4)]
 
 
-# --- what is given by hand ------------------------------------------------------------------------
+# --- acknowledging by hand ------------------------------------------------------------------------
 
 
 def by_hand() -> tuple[Desk, Delivery]:
-    """One that acknowledges by hand, and has no room to have a chain of more than it must."""
+    """Make a delivery that acknowledges by hand; its stream's share of the cache is minimal."""
     desk = Desk(is_manual=True)
     add(desk.cache, *(QueueMessage(A, Token(1, seq), [b"x"]) for seq in (4, 5, 6)))
     desk.cache.limits = CacheLimits(stream_events_max=1)
@@ -551,11 +551,11 @@ def test_what_is_said_of_acknowledging_by_hand_is_nothing_to_others() -> None:
     assert desk.send() == 4 and desk.delivery.cursor.index == 0
 
 
-# --- what may have killed a silo ------------------------------------------------------------------
+# --- events that may have crashed a silo ----------------------------------------------------------
 
 
 def sizes(desk: Desk, calls: int) -> list[int]:
-    """How many items each of the next calls has, all of which are done."""
+    """Make some calls that succeed; return the number of items in each."""
     found = []
     for _ in range(calls):
         found.append(desk.send())

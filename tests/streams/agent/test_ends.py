@@ -1,4 +1,4 @@
-"""An agent that ends leaves nothing behind, also if whoever ends it is cancelled meanwhile."""
+"""An agent that ends leaves no task behind, even if its stop is cancelled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def provider() -> PersistentStreams:
 async def test_a_stop_that_is_cancelled_ends_every_task_of_the_agent(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 24454 of suite `ledger`: agents of a silo that was evicted looked for standstills."""
+    """Seed 24454 of suite `ledger`: agents of an evicted silo still looked for standstills."""
     SEEN.clear()
     is_called = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Failure handlers that do not answer, or end oddly: they are asked again, and nothing is lost."""
+"""Failure handlers that never answer or fail are asked again, and no event is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Reader(Grain):
 
 
 class Faulty:
-    """Fails in one way when it is asked first; then it answers."""
+    """Fails in one way at the first call; then it answers."""
 
     def __init__(self, way: str) -> None:
         self._way = way

@@ -1,4 +1,4 @@
-"""The limits of one read, and how often to acknowledge."""
+"""The limits of one read, and the frequency of acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is gone of a queue is told to each subscription that may have lost something, in order."""
+"""Lost events of a queue are reported to each affected subscription, in order."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_is_told_is_over_unless_more_was_lost_meanwhile() -> None:
     one.lose(more)
     one.on_told(sent)
     assert one.gaps == (more,)
-    one.lose(Loss(token(29), token(40)))  # there is nothing between these
+    one.lose(Loss(token(29), token(40)))  # adjacent to the other loss
     one.on_told((more,))
     assert one.gaps == (Loss(token(20), token(40)),)
     one.on_told(one.gaps)
@@ -183,7 +183,7 @@ def test_losses_are_the_same_in_whatever_order_they_are_found(found: list[Loss],
     assert known([*found, *kept]) == known(kept) == kept
     assert known(rng.sample(found, len(found))) == kept
     assert all(a.is_apart(b) for a, b in itertools.pairwise(kept))
-    for loss in found:  # each is within one of them
+    for loss in found:  # each loss is within one of them
         assert any(spanning((one, loss)) == one for one in kept)
 
 
@@ -280,7 +280,7 @@ def lines(*seqs: int, key: str = "k") -> list[Any]:
 
 
 class Troubled:
-    """A queue of which something can be lost while it is read."""
+    """A queue that can lose messages while it is read."""
 
     def __init__(self, retries: int = 5) -> None:
         self.faults = Faults()
@@ -294,7 +294,7 @@ class Troubled:
             await self.cluster.stream(LINES, key).publish(number)
 
     async def lose(self, first: int) -> None:
-        """The receiver fails, and the next one finds that what was before `first` is gone."""
+        """Let the receiver fail; the next one finds that messages before `first` are lost."""
         count = self.agent().findings.gap_count
         self.faults.coming["start"] = [CursorTooOld("gone", first=token(first))]
         self.faults.coming["read"] = [ValueError("odd")]
@@ -310,13 +310,14 @@ async def test_a_loss_is_told_once_to_each_subscription_with_its_next_event() ->
         await until(lambda: SEEN["a"] == SEEN["ear"] == [1])
         await queue.lose(first=3)
         await queue.publish("a", 2, 3)
-        await queue.publish("b", 1)  # nobody can tell whether it is new
+        await queue.publish("b", 1)  # it is not known whether the stream is new
         await cluster.stream(NOTES, "n").publish(2)
         await until(lambda: all(len(SEEN[key]) == n for key, n in (("a", 4), ("b", 2), ("ear", 3))))
         assert [gap.first for key in ("a", "b", "ear") for gap in gaps_of(key)] == [token(3)] * 3
         assert [SEEN[key][-2] for key in ("b", "ear")] == [gaps_of("b")[0], gaps_of("ear")[0]]
         assert SEEN["a"] == [1, Gap(StreamId("lines", "a"), LINE_ID, token(1), token(3)), 2, 3]
-        await cluster.grain(Listener, "late").listen("n")  # it was not there when it was lost
+        # it did not exist at the time of the loss
+        await cluster.grain(Listener, "late").listen("n")
         await cluster.stream(NOTES, "n").publish(3)
         await until(lambda: SEEN["late"] == [3])
 
@@ -384,7 +385,7 @@ async def test_a_loss_of_one_that_is_behind_is_told_to_it_alone_and_before_what_
         await until(lambda: all(SEEN[key] and SEEN[key][-1] == 99 for key in ("slow", "slow-too")))
         assert agent.findings.gap_count >= 1
         first = min(gap.first for key in ("slow", "slow-too") for gap in gaps_of(key))
-        async with asyncio.timeout(20):  # whoever has the queue next can tell of it
+        async with asyncio.timeout(20):  # any later owner of the queue can report it
             while (record := await record_of(cluster)).lost is None:
                 await asyncio.sleep(0)
         assert [part[1] for part in record.lost.parts] == [first]
@@ -400,7 +401,7 @@ async def test_a_loss_of_one_that_is_behind_is_told_to_it_alone_and_before_what_
 
 
 def test_a_token_in_place_of_the_text_is_refused() -> None:
-    """The runtime would take it that nothing is kept, and pass over all that is."""
+    """Otherwise the runtime would believe that no message is kept, and would skip all of them."""
     with pytest.raises(TypeError, match=r"CursorTooOld\(text, first="):
         CursorTooOld(token(3))  # type: ignore[arg-type]
     assert CursorTooOld("gone", first=token(3)).first == token(3)

@@ -1,4 +1,4 @@
-"""Implicit subscriptions that are held, in namespaces where nobody is asked per stream."""
+"""Paused implicit subscriptions, in namespaces that need no lookup per stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is accepted can be read and delivered in any silo; what is too large is refused."""
+"""Each accepted item can be read and delivered in any silo; larger items are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 FRAME_BYTES = 1 << 20
 LIMIT = FRAME_BYTES // 2
 BLOBS = StreamNamespace("blobs", bytes)
-BIN_HEADER = 5  # of a body of 64 KiB and more
+BIN_HEADER = 5  # for a body of 64 KiB or more
 SEEN: dict[str, int] = defaultdict(int)
 
 
@@ -82,13 +82,13 @@ async def test_a_larger_item_is_refused_wherever_it_is_published(cluster: LocalC
         for size in (LIMIT - BIN_HEADER + 1, FRAME_BYTES - 300):
             with pytest.raises(ValueError, match=rf"message_bytes_max is {LIMIT}"):
                 await where.stream(BLOBS, "a").publish(b"x" * size)
-        await where.stream(BLOBS, "a").publish(b"small")  # nobody's connection was hurt
+        await where.stream(BLOBS, "a").publish(b"small")  # no connection was closed
     await until(lambda: SEEN["a"] == 15)
 
 
 async def test_headers_count_for_each_item_that_they_go_with(cluster: LocalCluster) -> None:
     headers = {"note": "h" * 10_000}
-    for silo in cluster.silos:  # 400 items of one call would bring 4 MB of headers
+    for silo in cluster.silos:  # 400 items in one call would bring 4 MB of headers
         stream = silo.stream(BLOBS, "a")
         await stream.publish_many([b"x"] * 400, headers=headers)
         for _ in range(200):

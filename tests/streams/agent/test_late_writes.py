@@ -1,4 +1,4 @@
-"""Writes of subscriptions that come to the store after their callers were told that they failed."""
+"""Writes of subscriptions that reach the store after their callers got an error."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Only(Grain):
 
 
 class LateStore(MemoryStateStore):
-    """The first faults, or clears, are said to have failed, and come when `land` says so."""
+    """Reports the first faults or clears as failed, and carries them out when `land` is called."""
 
     def __init__(self, late: int = 0, late_clears: int = 0) -> None:
         super().__init__()
         self.late = late
         self.late_clears = late_clears
-        self.written = 0  # rows of subscriptions
+        self.written = 0  # written rows of subscriptions
         self._waiting: list[Callable[[], object]] = []
 
     def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
@@ -108,7 +108,7 @@ class LateStore(MemoryStateStore):
         remove(key, expect, fence)
 
     def land(self) -> int:
-        """How many of them are stored."""
+        """Carry out the late writes; return the number of stored ones."""
         landed, before = 0, len(self._waiting)
         while self._waiting:
             with suppress(StorageError):  # nobody waits for the answer
@@ -121,7 +121,7 @@ class LateStore(MemoryStateStore):
         return {row.grain_type: row for row, _ in await rows_under(self, "subscription/")}
 
     async def fault(self, subscription: SubscriptionRow) -> None:
-        """As a write of somebody who has gone does, if it comes late."""
+        """Write as a caller that has ended, whose write comes late."""
         key = row_key(rendezvous_key("default", STREAM), subscription.id)
         stored = await self.read(key)
         assert stored is not None
@@ -130,7 +130,7 @@ class LateStore(MemoryStateStore):
 
 
 class Wavering:
-    """Pauses the first time, then stores a dead letter."""
+    """Pauses at the first call, then stores a dead letter."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -283,7 +283,7 @@ async def test_who_subscribes_again_and_again_is_written_once() -> None:
 
 
 class SilentStore(LateStore):
-    """Stores what it is given, and answers no write of a subscription while it is silent."""
+    """Stores each write, but answers no write of a subscription while it is silent."""
 
     is_silent = False
     unanswered = 0
@@ -297,7 +297,8 @@ class SilentStore(LateStore):
 
 
 async def test_a_write_whose_caller_was_cancelled_is_looked_up_before_the_next_one() -> None:
-    """Seed 800184 of suite memory: the row said faulted, and subscribing again changed nothing."""
+    """Seed 800184 of suite `memory`: the row said faulted, and subscribing again changed
+    nothing."""
     store = SilentStore()
     async with cluster_of(store, Reader) as cluster:
         silo = cluster.silos[0]

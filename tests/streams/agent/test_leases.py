@@ -1,4 +1,5 @@
-"""Leases: extended at half of their time, as long as a message is held; lost ones are let be."""
+"""Leases: extended after half of their time while a message is pinned; lost ones are not
+extended."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_what_is_held_is_extended_at_half_of_its_lease_and_again() -> None:
     assert only(desk.at(4.9), Extend) == [] and desk.core.wake_s() == 5.0
     every = [Token(1, 1), Token(1, 2), Token(1, 3)]
     assert only(desk.at(5.0), Extend) == [Extend(every, 10.0)]
-    assert only(desk.at(5.1), Extend) == []  # one is out
+    assert only(desk.at(5.1), Extend) == []  # a call is out
     desk.step(desk.core.on_settled, 1, [], "p: R.extend")
     assert only(desk.at(10.0), Extend) == []
     assert only(desk.at(10.1), Extend) == [Extend(every, 10.0)]
@@ -133,7 +134,7 @@ def test_progress_wakes_nobody_for_a_lease_that_is_not_due() -> None:
 
 
 def leased(*times: tuple[int, float, float]) -> Leases:
-    """The leases of these messages: (number, lease, when it was read)."""
+    """Make leases of these messages: (number, lease, time of the read)."""
     leases = Leases()
     for seq, lease_s, now_s in times:
         leases.on_read([message(seq, lease_s)], now_s)
@@ -187,7 +188,7 @@ def test_a_receiver_that_is_closed_has_no_leases() -> None:
 
 
 def test_what_is_done_costs_no_look_at_what_else_is_leased() -> None:
-    """An early wake is the price: once, then the next one is known to the point."""
+    """The cost is one early wake-up; then the exact time of the next one is known."""
     leases = leased(*((number, 10.0, float(number)) for number in range(3)))
     leases.on_done([Token(1, 0)])
     assert leases.next_s == 5.0, "not looked for"
@@ -203,7 +204,7 @@ def test_what_is_done_costs_no_look_at_what_else_is_leased() -> None:
 
 
 class CountedDict(dict[Token, float]):
-    """Counts looks at all of it."""
+    """Counts iterations over all values."""
 
     looks = 0
 
@@ -218,7 +219,7 @@ def test_a_reader_that_is_behind_looks_at_its_leases_seldom(
     monkeypatch.setattr(CountedDict, "looks", 0)
     leases = Leases()
     leases._due_s = CountedDict()
-    for number in range(5_000):  # 500 wait at a time, each for five seconds
+    for number in range(5_000):  # 500 messages wait at a time, each for five seconds
         now_s = number / 100
         leases.on_read([message(number, 30.0)], now_s)
         leases.on_done([Token(1, number - 500)])
@@ -227,7 +228,7 @@ def test_a_reader_that_is_behind_looks_at_its_leases_seldom(
 
 
 def test_after_a_call_that_failed_the_next_is_known_to_the_point() -> None:
-    """Else the reader would be woken at once, for nothing."""
+    """Otherwise the reader would be woken at once, without work."""
     leases = leased((1, 10.0, 0.0), (2, 10.0, 4.0))
     assert asked(leases, 5.0) == [([1], 10.0)]
     leases.on_failed(3.0, 5.0)

@@ -1,4 +1,4 @@
-"""The subscriptions that a hand-over lists: where each one is, and what it was delivered."""
+"""The subscriptions that a hand-over lists, with their positions and deliveries."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_messages_that_wait_for_their_subscriptions_are_for_each_of_these() -> N
     place = Place()
     slot = append(place.cache, message(3))
     place.entry.cold = [slot]
-    place.has("known", sent=Token(1, 4))  # by a former owner
+    place.has("known", sent=Token(1, 4))  # delivered by a former owner
     place.has("behind", Token(1, 2))
     assert place.listed() == [
         (UNKNOWN, Token(1, 3), None),
@@ -110,7 +110,7 @@ def test_messages_that_are_being_given_to_very_many_subscriptions_are_for_each_o
 
 
 def test_what_a_former_owner_has_listed_stays_listed_until_it_is_read() -> None:
-    """Seed 973 of suite `ledger`: a subscription took what it was told, and nothing was read."""
+    """Seed 973 of suite `ledger`: a subscription got a position, and no message was read."""
     ones = (
         ListedSubscription(*STREAM, "early", Token(1, 5), Token(1, 5, 2)),
         ListedSubscription(*OTHER, UNKNOWN, Token(1, 2)),
@@ -179,8 +179,9 @@ LEFT = (12, [True] * 99, False)
 def test_each_event_is_handled_once_by_each_subscription_over_any_number_of_owners(
     owners: list[tuple[int, list[bool], bool]], keys: list[StreamId]
 ) -> None:
-    """A queue that cannot be read again: each owner reads some messages, and each subscription does
-    some of them; then the owner hands over, or crashes right after the record was written."""
+    """A queue that cannot be read again: each owner reads some messages, and each subscription
+    handles some of them. Then the owner hands over, or crashes right after the record was written.
+    """
     log = [message(seq, key, 2) for seq, key in enumerate(keys, 1)]
     handled: dict[str, list[Token]] = defaultdict(list)
     progress = QueueProgress()

@@ -1,4 +1,4 @@
-"""What an owner of a queue found to be gone is told by the next one, however the first ended."""
+"""Losses that an owner of a queue found are reported by the next one, however the first ended."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def token(seq: int) -> Token:
 
 
 async def heard(cluster: LocalCluster, key: str, item: int) -> list[Any]:
-    """What the grain hears, once it has this event."""
+    """Publish an event; return all that the grain has heard when it has this event."""
     await cluster.stream(LINES, key).publish(item)
     await until(lambda: item in SEEN[key])
     return SEEN[key]
 
 
 async def lose(place: PartitionPlace, count: int) -> None:
-    """Events are stored and gone while no silo runs."""
+    """Store events and delete them while no silo runs."""
     partition = place.broker.partition("p0")
     for number in range(count):
         body = msgspec.msgpack.encode(number)
@@ -71,7 +71,7 @@ async def test_the_next_owner_tells_of_what_the_last_one_found(end: str) -> None
     async with place.cluster() as cluster:
         assert await heard(cluster, "a", 100) == [100]
     await lose(place, 4)
-    async with place.cluster() as cluster:  # it tells `b`, and has nothing for `a`
+    async with place.cluster() as cluster:  # it reports the loss to `b`, and has no event for `a`
         gap, event = await heard(cluster, "b", 200)
         assert (gap.after, gap.first, event) == (token(0), token(5), 200)
         if end == "kill":
@@ -96,7 +96,7 @@ def test_what_is_found_is_to_be_in_the_record() -> None:
     losses.add(FOUND, 1_000.0)
     progress = losses.note_in(QueueProgress(token(9)))
     assert losses.matters and losses.is_waiting and progress == QueueProgress(token(9), lost=NOTED)
-    losses.on_stored(QueueProgress(token(8)))  # it was on its way before
+    losses.on_stored(QueueProgress(token(8)))  # this write was under way before
     assert losses.is_waiting
     losses.on_stored(progress)
     assert not losses.matters and not losses.is_waiting

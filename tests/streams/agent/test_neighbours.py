@@ -1,4 +1,4 @@
-"""A stream whose handler takes its time holds up no other stream of its queue."""
+"""A slow handler delays no other stream of its queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GATE = asyncio.Event()
 @pytest.fixture(autouse=True)
 def clean() -> None:
     global GATE
-    GATE = asyncio.Event()  # it belongs to the loop of one test
+    GATE = asyncio.Event()  # belongs to the loop of one test
     SEEN.clear()
 
 
@@ -52,7 +52,8 @@ def provider() -> PersistentStreams:
 
 
 async def test_one_slow_event_stops_no_other_stream_of_its_queue() -> None:
-    """The others have ten times what cache and queue hold, while the slow one is at one event."""
+    """The other streams have ten times as many events as cache and queue can hold, while the slow
+    stream is at one event."""
     async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
         await cluster.stream(LINES, "slow").publish_many([1, 2, 3])
         keys = [f"key-{number}" for number in range(100)]

@@ -1,4 +1,4 @@
-"""Options of streams and providers are checked when they are made, as those of a silo are."""
+"""Options of streams and providers are checked when they are made, like those of a silo."""
 
 from __future__ import annotations
 

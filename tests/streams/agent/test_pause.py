@@ -1,4 +1,4 @@
-"""A subscription that is paused after a failure: it loses nothing, and nobody waits for it."""
+"""A subscription that is paused after a failure loses no event, and no stream waits for it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cluster_of(silos: int, handler: Pause) -> LocalCluster:
 
 
 async def fail_at_b(cluster: LocalCluster, handler: Pause) -> str:
-    """Two listeners, one of which fails at the second event; returns that event's token."""
+    """Start two listeners, one of which fails at the second event; return that event's token."""
     BROKEN.add("bad")
     for key in ("bad", "good"):
         await cluster.grain(Hearer, key).listen()
@@ -159,6 +159,7 @@ async def test_events_that_nobody_subscribed_to_are_counted_from_the_first() -> 
 async def test_a_live_subscription_that_is_resumed_further_back_sees_events_again() -> None:
     handler = Pause()
     async with cluster_of(1, handler) as cluster:
-        token = await fail_at_b(cluster, handler)  # the paused one keeps b and c in the cache
+        # the paused subscription keeps b and c in the cache
+        token = await fail_at_b(cluster, handler)
         await cluster.grain(Hearer, "good").resume(token)
         await until_seen({"good": ["a", "b", "c", "b", "c"]})

@@ -1,4 +1,4 @@
-"""A paused subscription holds back nobody: not the frontier, not a new owner, not the others."""
+"""A paused subscription delays neither the frontier, nor a new owner, nor other subscriptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def publish(cluster: LocalCluster, key: str, *items: int) -> None:
 
 
 async def pause_bad(cluster: LocalCluster) -> None:
-    """One listener of "s" fails at once, and another stream goes on."""
+    """Let one listener of "s" fail at once, while another stream goes on."""
     BROKEN.add("bad")
     await cluster.grain(Hearer, "bad").listen("s")
     await cluster.grain(Hearer, "good").listen("t")
@@ -113,7 +113,7 @@ async def test_a_new_owner_reads_behind_the_frontier_and_the_paused_one_from_its
         await publish(cluster, "t", 20)
         await until(lambda: len(SEEN["good"]) == 21)
         agent = agent_of(cluster)
-        assert agent.reader.core.read_count == 1 and len(agent.behind) == 1  # it is faulted still
+        assert agent.reader.core.read_count == 1 and len(agent.behind) == 1  # it is still faulted
         assert SEEN["bad"] == []
         BROKEN.clear()
         await cluster.grain(Hearer, "bad").listen("s")
@@ -122,7 +122,7 @@ async def test_a_new_owner_reads_behind_the_frontier_and_the_paused_one_from_its
 
 
 async def test_what_the_others_have_done_gives_its_room_back_while_one_is_paused() -> None:
-    """A memory queue of 30 events takes 500, since only those of the paused stream stay."""
+    """A memory queue of 30 events takes 500, because only events of the paused stream stay."""
 
     def provider() -> PersistentStreams:
         return PersistentStreams(

@@ -1,4 +1,4 @@
-"""Retry policies of explicit subscriptions: stored in their rows, and the next owner's too."""
+"""Retry policies of explicit subscriptions are stored in their rows, so the next owner has them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_retries_and_waits_are_the_subscriptions_own() -> None:
     async with cluster_of() as cluster:
         await cluster.grain(Reader, "k").listen("patient")
         await cluster.stream(LINES, "k").publish_many(["a", "bad", "z"])
-        await until(lambda: "z1" in SEEN["k"])  # the provider's own wait is a minute
+        await until(lambda: "z1" in SEEN["k"])  # the wait of the provider is a minute
         (letter,) = await dead_letters(cluster).list()
     assert SEEN["k"] == ["a1", "bad1", "bad2", "bad3", "z1"] and letter.failure.attempts == 3
 

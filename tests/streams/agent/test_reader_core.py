@@ -1,4 +1,4 @@
-"""The reader's rules one by one: events in, actions out."""
+"""Single rules of the reader: events in, actions out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def message(seq: int, era: int = 1) -> QueueMessage:
 
 
 class Desk:
-    """A reader whose messages nobody wants: each is done as soon as it is offered."""
+    """A reader whose messages have no subscription: each is done as soon as it is offered."""
 
     def __init__(
         self, capabilities: frozenset[Capability] = LOG, after: Token | None = None
@@ -65,7 +65,7 @@ class Desk:
         )
         self.now_s = 100.0
         self.offered: list[int] = []
-        self.is_busy = False  # subscriptions take their time
+        self.is_busy = False  # otherwise offered messages are done at once
 
     def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
         actions = list(call(*args, self.now_s))
@@ -174,7 +174,7 @@ def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read
     assert desk.wait(1.0) == []  # it waits until the first one is closed
     assert desk.step(desk.core.on_closed, 1) == [OpenReceiver(2, Token(1, 2))]
     desk.step(desk.core.on_opened, 2)
-    desk.got(message(3), serial=1)  # the first one's answer after all
+    desk.got(message(3), serial=1)  # a late answer of the first one
     desk.got(message(2), message(3), serial=2)
     assert desk.offered == [1, 2, 3]
 
@@ -318,7 +318,7 @@ def test_a_provider_that_cannot_wake_the_reader_is_polled_less_and_less() -> Non
 
 
 def test_a_provider_that_says_it_wakes_the_reader_and_does_not_wait_is_polled() -> None:
-    """An empty answer at once, or the same message again, would hold the loop for ever."""
+    """An immediate empty answer, or the same message again, would block the loop forever."""
 
     def reads(actions: Sequence[Action]) -> list[Read]:
         return [action for action in actions if isinstance(action, Read)]

@@ -1,7 +1,8 @@
-"""The reader beside a model: a provider that fails in every way, in any order of events.
+"""The reader compared with a model: a provider with all kinds of faults, and events in any order.
 
-After each step: the invariants; what was appended is the log's beginning, once each, in order;
-what is acknowledged is done. Once faults stop, everything is appended and acknowledged.
+After each step the invariants hold, the appended messages are the beginning of the log, once each
+and in order, and all acknowledged messages are done. After the last fault all messages are appended
+and acknowledged.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ OPTIONS = StreamOptions(
 
 
 class Provider:
-    """A log, and the receivers that were made; each has at most one call of a kind out."""
+    """A log, and its receivers; each has at most one call of a kind out."""
 
     def __init__(self) -> None:
         self.log: list[QueueMessage] = []
         self.acked = 0
         self.serial = 0
-        self.at: dict[int, int] = {}  # by serial: what it reads next
+        self.at: dict[int, int] = {}  # by serial: the next message to read
         self.starting: int | None = None
         self.reading: tuple[int, int] | None = None  # serial, events
         self.acking: tuple[int, Token] | None = None
         self.closing: int | None = None
-        self.old: list[Told] = []  # what receivers that were let go of may still say
+        self.old: list[Told] = []  # late answers of replaced receivers
 
 
 class Machine(RuleBasedStateMachine):
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.provider.reading is not None)
     @rule(repeats=st.integers(0, 3))
     def read_ends(self, repeats: int) -> None:
-        """Perhaps with what it gave before."""
+        """End a read, perhaps with messages that it returned before."""
         assert self.provider.reading is not None
         serial = self.provider.reading[0]
         self.provider.at[serial] = max(0, self.provider.at[serial] - repeats)
@@ -197,7 +198,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.provider.old)
     @rule(data=st.data())
     def an_old_receiver_speaks(self, data: st.DataObject) -> None:
-        """Late, twice, in the wrong order."""
+        """Deliver an answer of a replaced receiver: late, twice, or in the wrong order."""
         call, args = data.draw(st.sampled_from(self.provider.old))
         self.step(call, *args)
 
@@ -208,7 +209,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(early_s=st.sampled_from([0.0, 0.001]))
     def timer(self, early_s: float) -> None:
-        """The timer that was asked for, perhaps a little early."""
+        """Fire the timer, perhaps a little early."""
         when_s = self.core.wake_s()
         if when_s < math.inf:
             self.now_s = max(self.now_s, when_s - early_s)
@@ -220,7 +221,7 @@ class Machine(RuleBasedStateMachine):
         self.finish_one(data.draw(st.integers(0, len(self.held) - 1)), looks)
 
     def finish_one(self, at: int, looks: bool) -> None:
-        """As the agent does it: a reader that rests is not told, and would do nothing."""
+        """Act like the agent: a reader that rests is not told, because it would do nothing."""
         slot = self.held.pop(at)
         self.done.add(slot.message.token)
         self.cache.release(slot)
@@ -247,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         assert self.appended == wanted, "once each, in order"
 
     def teardown(self) -> None:
-        """Faults stop: everything arrives."""
+        """Stop the faults; all messages arrive."""
         self.go_on()
         for _ in range(1000):
             if len(self.done) == len(self.provider.log) == self.provider.acked:

@@ -1,4 +1,4 @@
-"""Rules of the reader that its model cannot tell apart from their neighbours, or does not ask."""
+"""Single rules of the reader that its model test does not cover, or cannot tell apart."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def message(
 
 
 class Desk:
-    """A reader, from time 100 on; what it offers is held until it is done."""
+    """A reader that starts at time 100; offered messages are pinned until they are done."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Desk:
         return actions
 
     def open(self) -> list[Action]:
-        """The next receiver is made, and is there."""
+        """Make the next receiver, and open it."""
         self.step(self.core.tick)
         return self.step(self.core.on_opened, self.core._serial)
 
@@ -124,7 +124,7 @@ def kinds(actions: Sequence[Action]) -> list[type[Action]]:
     return [type(action) for action in actions]
 
 
-# --- beginning ------------------------------------------------------------------------------------
+# --- starting -------------------------------------------------------------------------------------
 
 
 def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
@@ -194,7 +194,7 @@ def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
     )
 
 
-# --- what a receiver says that is not in use ------------------------------------------------------
+# --- answers of a receiver that is not in use -----------------------------------------------------
 
 
 def test_of_another_receiver_nothing_is_heard() -> None:
@@ -388,7 +388,7 @@ def test_a_full_cache_is_not_read_for_and_nothing_wakes_it_before_something_is_d
     desk = opened(LOG - {Capability.WAKEUP})
     assert kinds(desk.got(*map(message, range(1, 5)))) == [Offer]
     assert desk.core.state.value == "full"
-    desk.wait(0.2)  # what is held may be done by now
+    desk.wait(0.2)  # pinned messages may be done by now
     assert desk.core.wake_s() == math.inf
     release(desk.cache, 0)
     assert kinds(desk.step(desk.core.tick)) == [Read, Ack]
@@ -442,7 +442,7 @@ def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
     every = [QueueMessage(A, Token(1, n), [b"x"], lease_s=10.0) for n in range(1, 7)]
     desk.got(*every)
     desk.wait(5.0)
-    desk.step(desk.core.on_settled, 2, [Token(1, 6)], WHERE)  # another receiver's
+    desk.step(desk.core.on_settled, 2, [Token(1, 6)], WHERE)  # of another receiver
     desk.step(desk.core.on_settled, 1, [Token(1, 5)], WHERE)
     for index in range(4):
         release(desk.cache, index)
@@ -450,7 +450,7 @@ def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
     assert desk.seqs() == [1, 2, 3, 4, 6]
 
 
-# --- what may have been delivered by a former owner -----------------------------------------------
+# --- messages that a former owner may have delivered ----------------------------------------------
 
 
 def test_what_is_older_than_a_minute_after_the_hand_over_may_come_again() -> None:
@@ -614,7 +614,7 @@ def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> N
     assert not desk.core.rests(100.0)
 
 
-# --- who is in the way ----------------------------------------------------------------------------
+# --- streams that block the queue -----------------------------------------------------------------
 
 
 def relieved(actions: Sequence[Action]) -> list[StreamId]:
@@ -663,7 +663,7 @@ def test_who_is_far_behind_is_asked_though_reading_goes_on(monkeypatch: pytest.M
     assert relieved(desk.wait(1.0)) == [B]
 
 
-# --- stops for a full cache -----------------------------------------------------------------------
+# --- stops because of a full cache ----------------------------------------------------------------
 
 
 def stops(desk: Desk) -> tuple[int, float]:

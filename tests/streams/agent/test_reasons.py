@@ -1,4 +1,5 @@
-"""Why a delivery does not go on, in words: its limits, and what is told of its trouble."""
+"""The reasons that a delivery gives for not moving: their limits, and the text about its
+failure."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LIMIT_S = 20.0 + ANSWER_S + LATE_S
 
 
 def reason(state: DeliveryState, seat: dict[str, Any], one: dict[str, Any], **of: Any) -> str:
-    """Of a subscription of Ledger/eu whose delivery has these facts."""
+    """Return the reason of a subscription of Ledger/eu whose delivery has these facts."""
     delivery = SimpleNamespace(
         **{"state": state, "trouble": "", "attempts": 3, "when_s": NOW_S, **of},
         out_s=lambda now_s: now_s - of["began_s"],

@@ -1,4 +1,4 @@
-"""Subscriptions that are known on one side only are found and repaired."""
+"""Subscriptions that only the agent or only the store knows are found and repaired."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def agent_of(silo: Silo) -> PullingAgent:
 
 
 def known(silo: Silo) -> list[str]:
-    """Keys of the grains whose explicit subscriptions the agent knows."""
+    """Return the keys of grains whose explicit subscriptions the agent knows."""
     found = agent_of(silo).subscribers.of(STREAM) or ()
     return sorted(one.grain_key for one in found if one.is_explicit)
 
@@ -123,7 +123,7 @@ async def publish(silo: Silo, item: int) -> None:
 
 
 class Lost:
-    """Messages to agents are taken for told, and never come."""
+    """Loses messages to agents, although their sender counts them as delivered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         self._monkeypatch = monkeypatch
@@ -295,7 +295,7 @@ async def test_an_unsubscribe_that_fails_within_a_delivery_gives_back_what_is_be
         await until(lambda: SEEN["a"] == [1, LEAVE_AND_COME, 3, 4])
 
 
-# --- consumers that nobody hosts -----------------------------------------------------------------
+# --- consumers that no silo hosts ----------------------------------------------------------------
 
 
 class Places:
@@ -357,7 +357,7 @@ async def test_the_rendezvous_forgets_none_that_is_hosted_as_it_sees_it() -> Non
         assert len(await following.read_stored(STREAM)) == 1
 
 
-# --- what differs --------------------------------------------------------------------------------
+# --- differences ---------------------------------------------------------------------------------
 
 
 def row(name: str, state: Any = "active") -> SubscriptionRow:

@@ -1,7 +1,7 @@
-"""Once a slow consumer is quick again, its queue is read as before, and its backlog is soon done.
+"""When a slow consumer is quick again, its queue is read as before, and its backlog is soon done.
 
-Virtual time: what is seen here are waits, not what events cost (`python -m benchmarks
-slow_consumer` measures that).
+The tests run in virtual time: they see waits, not the cost of events, which `python -m benchmarks
+slow_consumer` measures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.streams import (
 
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 QUICK, EVERY_S, SLOW_S = 8, 0.2, 8.0
-RATE = QUICK / EVERY_S  # of the quick ones, events per second
+RATE = QUICK / EVERY_S  # events per second of the quick streams
 WITHIN_S, KEPT = 2.0, 0.9
 CACHE = CacheLimits(events_max=50, stream_events_max=12)
 BUCKETS = CacheLimits(events_max=50, policy="buckets")
@@ -101,7 +101,7 @@ class Place:
 
     @property
     def waiting(self) -> int:
-        """Events that the slow one has not handled."""
+        """Return the number of events that the slow stream has not handled."""
         return self.seen.sent["slow"] - self.seen.counts["slow"]
 
     async def reads_per_s(self, for_s: float) -> float:
@@ -133,7 +133,8 @@ def play(capabilities: frozenset[Capability], cache: CacheLimits, *, stops: bool
         held_up = await place.reads_per_s(2.0)
         assert held_up == 0 if stops else held_up >= KEPT * RATE
         seen.is_slow, handled = False, seen.counts["slow"]
-        await place.until(lambda: seen.counts["slow"] > handled, SLOW_S + 1.0)  # one is under way
+        # one event is under way
+        await place.until(lambda: seen.counts["slow"] > handled, SLOW_S + 1.0)
         await asyncio.sleep(WITHIN_S - 0.5)
         assert await place.reads_per_s(0.5) >= KEPT * RATE
         assert place.waiting <= 1, "what had waited is done"

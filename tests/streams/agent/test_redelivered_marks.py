@@ -1,4 +1,4 @@
-"""Which events are marked `redelivered` after the owner of their queue has crashed."""
+"""The events that are marked `redelivered` after the owner of their queue has crashed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from millstream.streams import (
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 NAMES = ("silo-0", "silo-1", "silo-2")
 PUBLISHED, EVERY_S = 1_200, 0.05
-DETECTED_S = 2.0  # in which a crash is detected, and the queue taken over
+DETECTED_S = 2.0  # the time in which a crash is detected and the queue is taken over
 SEEN: list[Event[int]] = []
-SLOW: set[str] = set()  # keys of grains that take long for each event
+SLOW: set[str] = set()  # keys of grains with slow handlers
 SLOW_S = 8.0
 
 
@@ -40,7 +40,7 @@ class Reader(Grain):
 
 
 class NotingReader(ReferenceReader):
-    """Notes where the queue ended when that was asked first."""
+    """Notes the end of the queue at the first call."""
 
     last: Token | None = None
 
@@ -89,7 +89,7 @@ class Place:
         self.cluster = SimCluster(simulation, silos=3, grains=[Reader], streams={"default": make})
 
     def owner(self) -> str:
-        """The silo that reads the queue."""
+        """Return the silo that reads the queue."""
         return next(
             name
             for silo, name in ((self.cluster.silo(name), name) for name in NAMES)
@@ -127,7 +127,7 @@ async def crash_an_owner(place: Place) -> None:
 
 
 def test_events_that_are_stored_after_a_take_over_are_not_marked() -> None:
-    """Of 1,200 events, those that wait while the crash is detected may have been delivered."""
+    """Of 1,200 events, only those that wait while the crash is detected may have been delivered."""
 
     async def main(simulation: Simulation) -> None:
         await crash_an_owner(Place(simulation))
@@ -140,7 +140,8 @@ def test_events_that_are_stored_after_a_take_over_are_not_marked() -> None:
 
 
 def test_a_subscription_that_lags_gets_marks_for_what_was_stored_before_the_take_over() -> None:
-    """Pages that are read again for it begin below the last such event, and end above it."""
+    """Pages that are read again for the subscription begin before the last such event, and end
+    after it."""
 
     async def main(simulation: Simulation) -> None:
         place = Place(simulation, NotingQueues)

@@ -1,5 +1,5 @@
-"""Single messages go back to their queue: what is not under way at a pause, and what has failed
-where the queue counts attempts."""
+"""Releases of single messages: at a pause those that are not under way, and failed ones if the
+queue counts attempts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def kinds(actions: Sequence[Action]) -> list[type[Action]]:
 
 def test_a_pause_gives_back_what_waits_and_asks_for_the_rest() -> None:
     desk = Desk()
-    desk.got(message(1), message(2), message(3), message(4))  # two of them have no room
+    desk.got(message(1), message(2), message(3), message(4))  # two of them do not fit
     back = Release([Token(1, 3), Token(1, 4)], 0.0, False)
     assert desk.step(desk.core.hold, True) == [Return(), back]
     assert desk.step(desk.core.on_returned, [Token(1, 2)], 0.0, False) == []  # one call at a time
@@ -200,10 +200,10 @@ def send(delivery: Delivery, attempt: int, count: int = 1) -> None:
 
 def test_an_event_that_was_tried_elsewhere_has_the_attempts_that_are_left() -> None:
     _, delivery = delivery_of(message(1, attempt=2), message(2))
-    send(delivery, 2)  # alone
+    send(delivery, 2)  # alone in its call
     (wait,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and delivery.attempts == 2
-    delivery.state = DeliveryState.READY  # the wait is over
+    delivery.state = DeliveryState.READY  # the wait has ended
     send(delivery, 3)
     (action,) = delivery.on_reply(CallReply(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and action.attempts == 3
@@ -272,7 +272,7 @@ GATE = asyncio.Event()
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     global GATE
-    GATE = asyncio.Event()  # it belongs to the loop of one test
+    GATE = asyncio.Event()  # belongs to the loop of one test
     GATE.set()
     SEEN.clear()
     TRIES.clear()
@@ -374,7 +374,7 @@ async def test_a_pause_gives_back_what_is_not_under_way_and_nothing_else() -> No
         await cluster.stream(WORK, "k").publish("first")
         await until(lambda: bool(TRIES))
         for text in ("a", "b"):
-            await cluster.stream(WORK, "k").publish(text)  # behind what is out
+            await cluster.stream(WORK, "k").publish(text)  # after the event that is out
         agent = agent_of(cluster)
         await until(lambda: agent.cache.events == 3)
         agent.pause()

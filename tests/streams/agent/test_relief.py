@@ -1,4 +1,4 @@
-"""When a stream that is in the way of its queue falls behind, and which."""
+"""The time at which a stream that blocks its queue begins to lag, and the choice of the stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Desk:
         self.seq = 0
 
     def comes(self, *streams: StreamId) -> list[StreamId]:
-        """One event of each of these; who is asked to fall behind."""
+        """Append one event of each stream; return the streams that should lag."""
         slots = []
         for stream in streams:
             self.seq += 1
@@ -111,7 +111,7 @@ def test_a_queue_that_is_held_up_by_nothing_that_it_has_relieves_nobody() -> Non
 
 @pytest.fixture
 def span_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three messages are many."""
+    """Let three messages count as many."""
     monkeypatch.setattr(module, "SPAN_MAX", 3)
 
 

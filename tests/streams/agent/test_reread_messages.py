@@ -36,7 +36,7 @@ class Desk:
     def page(
         self, cursors: Sequence[Cursor], first: int, upto: int, items: int = 1, size: int = 1
     ) -> None:
-        """All messages of A from `first` up to `upto`."""
+        """Deliver all messages of A from `first` up to `upto`."""
         messages = [message(seq, A, items, size) for seq in range(first, upto)]
         for cursor in sorted(cursors, key=lambda one: one.following):
             cursor.take(messages, Token(1, upto))
@@ -151,7 +151,7 @@ def test_a_slow_one_that_has_its_share_holds_up_no_quicker_one() -> None:
         (CacheLimits(events_max=11), {"items": 2}, 2),
         (CacheLimits(bytes_max=42), {"size": 7}, 3),
         (CacheLimits(bytes_max=41), {"size": 7}, 2),
-        (CacheLimits(stream_events_max=1), {"items": 4}, 1),  # the first one is always taken
+        (CacheLimits(stream_events_max=1), {"items": 4}, 1),  # the first message is always taken
         (CacheLimits(stream_bytes_max=1), {"size": 9}, 1),
     ],
 )
@@ -175,7 +175,7 @@ def test_each_stream_has_one_message_however_full_the_cache_is() -> None:
 
 
 class Place:
-    """A cursor, and what the model expects of it."""
+    """A cursor, and the model of its messages."""
 
     def __init__(self, cursor: Cursor, start: int) -> None:
         self.cursor, self.next = cursor, start
@@ -199,7 +199,7 @@ def test_each_gets_every_message_of_its_stream_once_in_any_history(
 ) -> None:
     desk = Desk(CacheLimits(events_max=events_max, stream_events_max=share))
     places = [Place(desk.lags(f"{n}", start), start) for n, start in enumerate(starts)]
-    for _ in range(80):  # and then in peace
+    for _ in range(80):  # finally without faults
         moves = [*moves, ("page", 0, 7), *(("done", n, 9) for n in range(len(places)))]
     for kind, number, count in moves:
         place = places[number % len(places)]

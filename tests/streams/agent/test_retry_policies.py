@@ -1,4 +1,4 @@
-"""How often an event is tried, after which waits, and what becomes of it: by subscription."""
+"""The number of attempts, the waits and the end of a failing event, by subscription."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def cluster_of(on_give_up: GiveUpDecision | None = None, first_s: float = 60.0) 
 async def test_a_subscription_has_its_own_waits_and_exceptions_that_are_not_tried_again() -> None:
     async with cluster_of() as cluster:
         await cluster.stream(LINES, "k").publish_many(["a", "bad", "weak", "z"])
-        await until(lambda: "z1" in SEEN["k"])  # the provider's own wait is a minute
+        await until(lambda: "z1" in SEEN["k"])  # the wait of the provider is a minute
         (letter,) = await dead_letters(cluster).list()
     assert SEEN["k"] == ["a1", "bad1", "weak1", "weak2", "weak3", "z1"]
     assert letter.failure.attempts == 1 and "Hopeless: never" in letter.failure.error

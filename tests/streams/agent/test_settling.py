@@ -1,4 +1,4 @@
-"""What is settled with a receiver, and when: acknowledgements, leases, what goes back."""
+"""Calls that settle messages with a receiver: acknowledgements, leases and releases."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Desk:
         return calls
 
     def acks(self, now_s: float) -> None:
-        """An acknowledgement is made, and taken."""
+        """Make an acknowledgement, and let it succeed."""
         (call,) = self.ask(now_s)
         assert isinstance(call, Ack)
         self.settling.on_settled(None, WHERE, now_s)
@@ -157,7 +157,7 @@ def test_what_the_provider_knows_is_not_said_again() -> None:
     desk.comes(1)
     desk.done(1)
     desk.acks(1.0)
-    desk.cache.moved += 1  # somebody who is behind has got on
+    desk.cache.moved += 1  # a lagging cursor has moved
     assert desk.ask(1.9) == () and desk.settling.has_unacked
     assert desk.ask(2.0) == () and not desk.settling.has_unacked
     desk.cache.moved += 1
@@ -167,7 +167,7 @@ def test_what_the_provider_knows_is_not_said_again() -> None:
 def test_where_nothing_may_be_acknowledged_yet_nothing_is() -> None:
     desk = Desk()
     desk.comes(1)
-    desk.book.begin((A, "x"), token(1))  # how far it is is not known
+    desk.book.begin((A, "x"), token(1))  # its position is not known
     desk.done(1)
     assert desk.ask(1.0) == () and desk.settling.acked_upto is None
 
@@ -204,7 +204,7 @@ def test_an_acknowledgement_that_fails_is_made_again_less_and_less_often() -> No
     assert desk.settling.acked_upto is None
 
 
-# --- giving back ----------------------------------------------------------------------------------
+# --- releasing ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

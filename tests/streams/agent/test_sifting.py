@@ -1,4 +1,4 @@
-"""Asking a filter of the items of one delivery: what is done and sent, and what it costs others."""
+"""Filters the items of one delivery: the items that are done or sent, and the delay for others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def items(count: int) -> list[Item]:
 
 
 class Fits(EventFilter):
-    """Fits by the number of the item; takes `takes_s` of a clock that the test has."""
+    """Accepts even items; each check takes `takes_s` of the test's own clock."""
 
     def __init__(self, takes_s: float = 0.0, fails_at: int = -1) -> None:
         self.label = "Reader.is_even"
@@ -44,7 +44,7 @@ class Fits(EventFilter):
     def now(self) -> float:
         return self.now_s
 
-    time = now  # it is the loop's clock, too: that of uvloop stands still for a millisecond
+    time = now  # also replaces the loop's clock, which on uvloop does not move for a millisecond
 
     def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
         self.now_s += self.takes_s
@@ -112,7 +112,7 @@ def test_what_is_told_of_those_that_fit_is_told_of_all(
     pattern: list[bool], fails: bool, done: int, raised: bool
 ) -> None:
     fitting = [at for at, fits in enumerate(pattern) if fits]
-    assume(fitting)  # else nothing is sent, and nothing told
+    assume(fitting)  # otherwise nothing is sent or answered
     sifted = FilteredItems(fitting, len(pattern), FAILED if fails else None)
     done = min(done, len(fitting))
     error = WRONG if raised and done < len(fitting) else None

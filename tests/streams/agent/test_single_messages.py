@@ -1,4 +1,4 @@
-"""A provider of single messages: read as fast as handled, acknowledged one by one, given again."""
+"""A provider of single messages: read as fast as handled, acknowledged one by one, redelivered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GATE = asyncio.Event()
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     global GATE
-    GATE = asyncio.Event()  # it belongs to the loop of one test
+    GATE = asyncio.Event()  # belongs to the loop of one test
     GATE.set()
     SEEN.clear()
     monkeypatch.setattr(tags, "LEASE_S", 60.0)
@@ -56,7 +56,7 @@ class Reader(Grain):
 
 
 class Failing(LeasedQueues):
-    """Each third read fails, after it took its messages."""
+    """Lets each third read fail after it has taken messages."""
 
     def __init__(self, broker: LeasingBroker) -> None:
         super().__init__(broker)
@@ -147,7 +147,7 @@ async def test_what_runs_while_its_receiver_is_replaced_is_not_acknowledged() ->
         reads = queues.reads
         await until(lambda: queues.reads > reads)
         queues.every = 0
-        await until(lambda: queues.given >= 4)  # both were given again
+        await until(lambda: queues.given >= 4)  # both were delivered again
         (agent,) = cluster.silos[0].services.part("default").manager.agents()
         assert agent.cache.events == 2 and not queues.acked
         GATE.set()

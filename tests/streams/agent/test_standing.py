@@ -1,4 +1,4 @@
-"""The progress that an owner stores in the record, and callers that wait until it is stored."""
+"""The progress that an owner stores in the record, and callers that wait for the write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscription, a stream or a queue that has work and does not move says so, with the reason."""
+"""A subscription, stream or queue that has work and does not move reports the reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STANDSTILL_S = 20.0
 
 
 class World:
-    """What goes wrong."""
+    """The faults of the test."""
 
     fails: type[Exception] | None = None
     hangs = False
@@ -88,7 +88,7 @@ class Other(Grain):
 
 
 class Store(MemoryStateStore):
-    """Cannot read the rows of subscriptions, or of grains, now and then."""
+    """Fails to read rows of subscriptions or of grains while the test wants it."""
 
     def get(self, key: str) -> Row | None:
         if World.states_fail and "Keeper" in key:
@@ -143,7 +143,7 @@ def play(
     is_fault: bool = False,
     **options: Any,
 ) -> Found:
-    """Plays what goes wrong for a minute; returns what the log and `why` have said of it."""
+    """Let a fault last for a minute; return the texts of the log and of `why`."""
     GATE[:], SEEN[:] = [], []
     for name in ("hangs", "gives_up_slowly", "store_fails", "states_fail"):
         setattr(World, name, False)
@@ -321,7 +321,7 @@ SMALL = CacheLimits(events_max=16, stream_events_max=4)
 
 
 async def start_lagging(story: Story) -> None:
-    """The subscription is so far behind that its events have left the cache."""
+    """Let the subscription lag so far that its events have left the cache."""
     World.hangs = True
     await story.begin()
     for item in range(1, 60):

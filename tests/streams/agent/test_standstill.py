@@ -1,4 +1,4 @@
-"""What stands still is told of after a time, again while it lasts, and once when it has passed."""
+"""A standstill is reported after a time, again while it lasts, and once when it has ended."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where an explicit subscription begins, with and without `REWIND`: on a stream that the agent has
-not met, from another silo, over a hand-over, and ahead of the queue."""
+"""The start of an explicit subscription, with and without `REWIND`: on a stream that is new to the
+agent, from another silo, across a hand-over, and ahead of the queue."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Hearer(Grain):
 
 
 class OnceReadQueues(PartitionedQueues):
-    """The same broker, as one that gives nothing a second time."""
+    """The same broker without reading again."""
 
     capabilities = PartitionedQueues.capabilities - {Capability.REWIND}
 
@@ -106,7 +106,8 @@ async def test_a_token_ahead_of_the_queue_does_not_make_deaf(
 async def test_a_token_that_is_stored_and_not_read_yet_comes_first(can_rewind: bool) -> None:
     async with place_of(can_rewind=can_rewind).cluster() as cluster:
         _, agent = await reader(cluster)
-        agent.pause()  # the read that is out may bring the first event, and the next one the others
+        # the read that is out may bring the first event, and the next read the others
+        agent.pause()
         await publish(cluster, 0, 1, 2)
         token = await cluster.silos[0].stream(LINES, "s").publish(3)
         assert token is not None
@@ -169,8 +170,8 @@ async def test_earliest_of_a_stream_that_the_agent_has_not_met(
     async with place_of(can_rewind=can_rewind).cluster(silos) as cluster:
         _, agent = await reader(cluster)
         agent.pause()
-        await publish(cluster, 0, 1, 2)  # stored, and not read by anybody
-        for number in range(4):  # in whichever silo
+        await publish(cluster, 0, 1, 2)  # stored, and not read by any agent
+        for number in range(4):  # through any silo
             await cluster.grain(Hearer, f"h{number}").listen("earliest")
         agent.resume()
         await publish(cluster, 3)
@@ -209,7 +210,7 @@ async def test_earliest_asked_for_while_the_queue_has_no_owner(can_rewind: bool)
         await listening
         await publish(cluster, 4)
         expected = [0, 1, 2, 3, 4]
-        # where nothing is read again, what was read before it came is over
+        # without reading again, events that were read before the subscription are not delivered
         await until(lambda: SEEN["a"] == expected or (not can_rewind and SEEN["a"][-1:] == [4]))
         assert SEEN["a"] == expected[-len(SEEN["a"]) :]
 

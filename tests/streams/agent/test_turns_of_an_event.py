@@ -1,4 +1,4 @@
-"""How often the loop goes round between an event and its handler."""
+"""The number of loop iterations between an event and its handler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plotter(Grain):
 
 
 async def test_a_handler_runs_one_turn_of_the_loop_after_its_event_was_stored() -> None:
-    """In the silo of queue, agent and grain, while nothing waits."""
+    """In the silo of queue, agent and grain, while no work waits."""
     SEEN.clear()
     streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(rebalance_delay_s=0.01))
     async with Silo(grains=[Plotter], streams={"default": streams}) as silo:
@@ -36,7 +36,7 @@ async def test_a_handler_runs_one_turn_of_the_loop_after_its_event_was_stored() 
             await spin(5)  # until the queue is read again
             await stream.publish(number)
             turn = asyncio.Event()
-            asyncio.get_running_loop().call_soon(turn.set)  # behind the reader that was woken
+            asyncio.get_running_loop().call_soon(turn.set)  # after the reader that was woken
             await turn.wait()
             assert SEEN[-1] == number
 
@@ -44,9 +44,9 @@ async def test_a_handler_runs_one_turn_of_the_loop_after_its_event_was_stored() 
 async def test_the_same_is_so_after_the_frame_of_a_client_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One turn behind the frame, whatever the client's own loop does."""
+    """One iteration after the frame, whatever the client's own loop does."""
     SEEN.clear()
-    turns: list[tuple[int, bool]] = []  # the event, and had the next turn handled it?
+    turns: list[tuple[int, bool]] = []  # the event, and whether the next iteration had handled it
     store = IngestTarget.publish_together
 
     def stored(target: IngestTarget, calls: list[tuple[Any, ...]]) -> list[object]:
@@ -55,7 +55,7 @@ async def test_the_same_is_so_after_the_frame_of_a_client_was_read(
         def note() -> None:
             turns.append((handled, len(SEEN) == handled + 1))
 
-        asyncio.get_running_loop().call_soon(note)  # behind the reader that was woken
+        asyncio.get_running_loop().call_soon(note)  # after the reader that was woken
         return answers
 
     monkeypatch.setattr(IngestTarget, "together", {"publish": stored})

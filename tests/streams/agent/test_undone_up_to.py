@@ -1,4 +1,4 @@
-"""Of which streams something up to a message may come again, as the owner of a queue knows it."""
+"""The streams that may get events again up to a message, as the owner of a queue knows them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ def standing(progress: QueueProgress | None = None) -> ProgressTracker:
         (Read(acked_upto=Token(1, 9)), False),
         (Read(acked_upto=Token(1, 10)), True),
         (Read(first_read=Token(1, 10)), False),
-        (Read(first_read=Token(2, 1)), True),  # what is before it was done by a former owner
+        (Read(first_read=Token(2, 1)), True),  # a former owner has done all messages before it
         (Read(found_nothing_s=5.0), False),
         (Read(found_nothing_s=5.1), True),
         (Read(None, Token(1, 3), Token(1, 4), 5.1), False),
         (Read(Token(1, 3), Token(1, 3), Token(1, 4), 5.1), False),
-        (Read(Token(1, 4), Token(1, 3), Token(1, 4), 5.1), True),  # others were done one by one
+        # other messages were done one by one
+        (Read(Token(1, 4), Token(1, 3), Token(1, 4), 5.1), True),
         (Read(Token(1, 4), Token(1, 3), Token(1, 4), 5.0), False),
     ],
 )

@@ -1,4 +1,5 @@
-"""Reading and acknowledging on uvloop, whose timers may fire early, and whose handles tell less."""
+"""Reading and acknowledging on uvloop, whose timers may fire early and whose handles have less
+data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One stream with very many subscriptions: each gets every event in order, and the loop goes on."""
+"""A stream with very many subscriptions: each gets all events in order, and the loop is not
+blocked."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Hearer(Grain):
 
 
 class Offers:
-    """Counts what is offered in one iteration of the loop."""
+    """Counts the offers in one iteration of the loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
