@@ -1,4 +1,4 @@
-"""Programs of guides with several files and processes do what their pages say.
+"""Programs of guides with several files and processes run as their pages say.
 
 A block `python title="NAME"` of a page is a file. A block `sh title="terminal"` has the commands,
 in order. A command that ends with `&` starts a silo, which must become active and end with exit

@@ -91,7 +91,7 @@ def test_a_mapper_by_hash_is_refused_whatever_the_seed_of_the_tests(seed: str) -
 
 
 def test_what_swallows_cancellation_is_left_behind() -> None:
-    """The suite closes its call in the task, so the loop has no open work at its end."""
+    """The suite ends a read that ignores its cancellation, so that no task is left in the loop."""
     fault = next(one for one in FAULTS if one.part is receivers.SwallowsCancellation)
 
     async def left() -> set[asyncio.Task[Any]]:

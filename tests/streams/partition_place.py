@@ -1,4 +1,4 @@
-"""One partition of a broker that keeps no position, and clusters that come and go over it."""
+"""One partition of a broker that keeps no position, and several clusters over it in turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = StreamOptions(
 
 
 class PartitionPlace:
-    """What outlives the clusters: the log, and the store of states and queue records."""
+    """The state that survives the clusters: the log, and the store of states and queue records."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PartitionPlace:
         )
 
     async def record(self) -> QueueRecord:
-        """That of the queue."""
+        """Return the record of the queue."""
         stored = await OwnershipStore(self.store, "default").read("p0")
         assert stored is not None
         return stored.record

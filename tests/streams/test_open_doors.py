@@ -1,4 +1,4 @@
-"""To whom the runtime's own grains and system targets are open."""
+"""The callers that may use the runtime's own grains and system targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client is told of streams and grains whose silos are being restarted."""
+"""The errors that a client gets for streams and grains while their silos restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def streams() -> PersistentStreams:
 
 
 async def all_the_time(act: Callable[[], Awaitable[object]], told: Counter[str]) -> None:
-    """Do it again and again, and count how it ends."""
+    """Act again and again, and count the results."""
     while True:
         try:
             await act()

@@ -1,4 +1,4 @@
-"""Figures of silos and queues, as a client asks for them."""
+"""Figures of silos and queues, as a client reads them."""
 
 from __future__ import annotations
 

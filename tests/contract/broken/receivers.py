@@ -29,7 +29,7 @@ class OneTokenForAll(ReferenceReceiver):
 
 @refused_by("tokens_rise_from_read_to_read", "log")
 class NumbersEachReadAnew(ReferenceReceiver):
-    """Numbers each read anew; its tokens rise within a read."""
+    """Numbers the messages of each read from 1; tokens rise only within a read."""
 
     async def read(self, max_events: int, max_bytes: int, wait_s: float, /) -> Messages:
         found = await super().read(max_events, max_bytes, wait_s)

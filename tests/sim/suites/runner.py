@@ -60,7 +60,7 @@ class SimOptions:
 
 @dataclass(frozen=True, slots=True)
 class SeedOutcome:
-    """One seed of one suite; `failure` is empty if every promise held."""
+    """The result of one seed of one suite; `failure` is empty if all promises were kept."""
 
     suite: str
     seed: int
@@ -81,7 +81,7 @@ def run_seed(suite: str, seed: int) -> SeedOutcome:
 
 
 def run_sim(options: SimOptions) -> int:
-    """Run every seed of every suite; returns the exit code."""
+    """Run each seed of each suite; return the exit code."""
     level = logging.getLogger("millstream").level
     _be_quiet()
     try:

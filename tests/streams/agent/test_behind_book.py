@@ -164,7 +164,7 @@ def test_a_new_owner_knows_of_an_entry_what_the_former_one_did(
 @pytest.mark.parametrize(
     ("position", "frontier", "is_new"),
     [
-        (BEGINNING, Token(1, 7), True),  # the oldest kept message, whatever its number
+        (BEGINNING, Token(1, 7), True),  # the oldest kept message
         (Token(1, 2), None, True),  # no message is known that it could lack
         (Token(1, 8), Token(1, 7), True),
         (Token(1, 7), Token(1, 7), False),

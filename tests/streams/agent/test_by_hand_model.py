@@ -1,5 +1,5 @@
-"""Acknowledging by hand against a model: no event is skipped, and no acknowledged one comes
-again."""
+"""Acknowledging by hand against a model: no event is skipped, and no acknowledged one is
+redelivered."""
 
 from __future__ import annotations
 
@@ -257,7 +257,8 @@ class World:
         ]
 
     def move(self, share: int) -> None:
-        """Call `resume(start=...)`: events before the start are done, and all others come again."""
+        """Call `resume(start=...)`: events before the start are done, and all others are
+        redelivered."""
         if not (every := self.every()):
             return
         start = every[share % len(every)]

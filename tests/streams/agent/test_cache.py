@@ -362,7 +362,7 @@ class CacheMachine(RuleBasedStateMachine):
             one.is_gone, one.unrouted = True, 0
 
     def ranges(self) -> list[tuple[Token, Token]]:
-        """Return the ranges of messages between pinned messages that are not pinned themselves."""
+        """Return the ranges of unpinned messages that follow a pinned one."""
         held = self.held()
         lasts = [*(one.before for one in held[1:]), self.newest]
         found = []
@@ -519,8 +519,7 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held())
     @rule(data=st.data(), stream=st.sampled_from(STREAMS))
     def cut(self, data: st.DataObject, stream: StreamId) -> None:
-        """Return the messages of a stream after a message to the queue, and release the pins on
-        them."""
+        """Release the messages of a stream after a message to the queue, with the pins on them."""
         upto = data.draw(st.sampled_from([-1, *(one.index for one in self.held())]))
         given = [one for one in self.of(stream) if one.index > upto]
         found = self.cache.cut(stream, upto, lambda: self.let_go(given))

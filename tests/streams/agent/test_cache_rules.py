@@ -106,7 +106,7 @@ def test_a_streams_share_is_free_again_with_what_has_left() -> None:
     assert cache.is_half_full and not cache.is_crowded(A)
 
 
-# --- pinned messages ------------------------------------------------------------------------------
+# --- messages that the cache pins -----------------------------------------------------------------
 
 
 def test_it_tells_what_it_holds_longest_and_how_much_came_since() -> None:

@@ -52,8 +52,8 @@ def provider() -> PersistentStreams:
 
 
 async def test_one_slow_event_stops_no_other_stream_of_its_queue() -> None:
-    """The other streams have ten times as many events as cache and queue can hold, while the slow
-    stream is at one event."""
+    """While the slow stream is at one event, the others get ten times the capacity of cache and
+    queue."""
     async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
         await cluster.stream(LINES, "slow").publish_many([1, 2, 3])
         keys = [f"key-{number}" for number in range(100)]

@@ -44,7 +44,7 @@ async def test_a_handler_runs_one_turn_of_the_loop_after_its_event_was_stored() 
 async def test_the_same_is_so_after_the_frame_of_a_client_was_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One iteration after the frame, whatever the client's own loop does."""
+    """The event is handled one iteration after its frame, on each loop of the client."""
     SEEN.clear()
     turns: list[tuple[int, bool]] = []  # the event, and whether the next iteration had handled it
     store = IngestTarget.publish_together

@@ -1,4 +1,4 @@
-"""What streams are made of refuses arguments that cannot work, by name, before anything starts."""
+"""Parts of streams refuse arguments that cannot work, by name, before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of subscriptions that are damaged: named, and nothing is delivered because of them."""
+"""Damaged rows of subscriptions are named, and no event is delivered because of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters: which events a subscription has, asked before delivery where that can be."""
+"""Filters choose the events of a subscription, before delivery if the agent's silo can."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_only_events_that_fit_reach_the_handler_in_order(places: Places) -
         await until(lambda: 10 in SEEN["k"])
         assert SEEN["k"] == [0, 2, 4, 4, 6, 8, 10]
         (agent,) = agents_of(silo)
-        await until(lambda: agent.undone == 0)  # what does not fit is done too
+        await until(lambda: agent.undone == 0)  # rejected events are done, too
 
 
 async def test_where_nothing_fits_no_grain_is_woken(places: Places) -> None:
@@ -223,7 +223,7 @@ async def test_an_explicit_subscription_has_a_filter_of_its_own(places: Places) 
         await silo.stream(LINES, "k").publish_many([1, 20, 2])
         await silo.stream(LINES, "other").publish_many([1, 20, 2, 30])
         await until(lambda: SEEN["k"] == [1, 2] and SEEN["other"] == [20, 30])
-        await silo.grain(Reader, "k").listen("large")  # again, with another one
+        await silo.grain(Reader, "k").listen("large")  # again, with another filter
         await silo.stream(LINES, "k").publish_many([3, 40])
         await until(lambda: SEEN["k"] == [1, 2, 40])
         await silo.grain(Reader, "k").listen("all")
@@ -261,7 +261,7 @@ async def test_what_is_neither_true_nor_false_is_a_failure(answer: Any, places: 
     assert "not True or False" in letter.failure.error and SEEN["k"] == []
 
 
-# --- what may be a filter ------------------------------------------------------------------------
+# --- valid filters -------------------------------------------------------------------------------
 
 
 async def is_late(event: Event[int]) -> bool:

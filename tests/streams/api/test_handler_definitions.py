@@ -67,14 +67,15 @@ NAMESPACES: dict[str, StreamNamespace[Any]] = {
 
 
 def line_of(text: str) -> int:
-    """The line of this file that ends with `# text`."""
+    """Return the number of the line of this file that ends with `# text`."""
     lines = linecache.getlines(__file__)
     (found,) = [at for at, line in enumerate(lines, 1) if line.rstrip().endswith(f"# {text}")]
     return found
 
 
 def refused(define: Callable[[], object], at: str, *words: str) -> None:
-    """Defining the class raises DefinitionError with the file, the line `at` and the words."""
+    """Check that defining the class raises DefinitionError with the file, the line `at` and the
+    words."""
     with pytest.raises(DefinitionError) as caught:
         define()
     text = str(caught.value)
@@ -833,7 +834,7 @@ class Listener(Grain):
         await held.resume(start=start)
 
     async def change_handles(self) -> tuple[list[str], list[str], list[str]]:
-        """Which attributes could be set, and what they were before and after."""
+        """Return the attributes that could be set, and their values before and after."""
         stream = self.stream(LANDINGS, self.key)
         held = await stream.subscribe(self._on_landed, name="main")
         changed = []
@@ -992,7 +993,7 @@ async def test_an_explicit_handler_that_cannot_work_is_refused_at_its_first_use(
             text = str(caught.value)
             name = handler.removeprefix("_Listener")
             assert text.startswith(f"{__file__}:{line_of(at)}: Listener.{name}: "), text
-            # of two unions that differ in order, `typing` keeps the one that was written first
+            # of two unions that differ in order, `typing` keeps the one that was made first
             assert words in text.replace("Diverted | Landed", "Landed | Diverted")
         assert await listener.heard() == []
 

@@ -1,4 +1,4 @@
-"""Which implicit subscriptions there are in a view."""
+"""The implicit subscriptions of a view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implicit subscriptions that have some keys of a namespace only."""
+"""Implicit subscriptions for some keys of a namespace."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_pattern_means_what_it_means_for_file_names(pattern: str, key: str) ->
 
 def test_a_pattern_is_matched_in_bounded_time() -> None:
     pattern = "a*" * (PATTERN_CHARS_MAX // 2 - 1) + "b"
-    began_s = time.process_time()  # others of the machine do not count
+    began_s = time.process_time()  # the load of the machine does not count
     assert not matches(pattern, "a" * 10_000)
     assert time.process_time() - began_s < 0.5
 

@@ -1,4 +1,4 @@
-"""A handler whose provider the silo was not given is refused, before anything is opened."""
+"""A handler whose provider is missing in the silo is refused before anything is opened."""
 
 from __future__ import annotations
 

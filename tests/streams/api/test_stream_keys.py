@@ -1,4 +1,4 @@
-"""Keys of streams: any text that can be sent is one, also with what separates names in a store."""
+"""Keys of streams: any text that can be encoded, even with separators of store keys."""
 
 from __future__ import annotations
 

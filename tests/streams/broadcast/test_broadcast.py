@@ -1,4 +1,4 @@
-"""Broadcast channels: everybody who listens now hears it, and nobody else is hurt."""
+"""Broadcast channels: all current listeners hear an item, and a failing one harms no other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Good(Grain):
 
 
 class Bad(Grain):
-    """As Orleans' bad actor: it fails at the second."""
+    """Fails at the second item, like the bad actor of Orleans' tests."""
 
     @listen(PRICES)
     async def on_price(self, price: Price) -> None:
@@ -112,7 +112,7 @@ async def test_a_slow_listener_holds_nobody_and_its_calls_are_bounded() -> None:
     GATES[0] = asyncio.Event()
     async with cluster_of(BroadcastOptions(waiting_max=4), silos=1) as cluster:
         channel = cluster.silos[0].stream(PRICES, "a")
-        for number in range(1, 4):  # each leaves a call at the slow one
+        for number in range(1, 4):  # each leaves a call at the slow listener
             await channel.publish(Price(0))
             await until(lambda number=number: len(HEARD["bad/a"]) == number)  # type: ignore[misc]
             await spin()

@@ -1,6 +1,6 @@
-"""The grains of the suite, and what they heard: producers, implicit and explicit consumers.
+"""The grains of the suite, and their observations: producers, implicit and explicit consumers.
 
-What they hear is global, so that it outlives activations and silos.
+The observations are global, so that they survive activations and silos.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINES = StreamNamespace("lines", int, subscriptions="explicit")
 
 @dataclass(frozen=True)
 class Heard:
-    """One event, as a handler saw it."""
+    """An event as a handler saw it."""
 
     item: int
     token: Token
@@ -31,19 +31,19 @@ class Heard:
 
 
 class Ears:
-    """What was heard, by whom."""
+    """The events that each consumer saw."""
 
     def __init__(self) -> None:
         self.by: defaultdict[str, list[Heard]] = defaultdict(list)
         self.sizes: defaultdict[str, list[int]] = defaultdict(list)
-        """How many events each call brought."""
+        """The number of events in each call."""
         self.gates: dict[int, asyncio.Event] = {}
         """Items whose handlers wait."""
         self.held: dict[str, asyncio.Event] = {}
-        """Who waits with every event."""
+        """Consumers that wait at each event."""
         self.waiting: list[int] = []
         self.failing: dict[int, int] = {}
-        """How often the handler of an item fails yet."""
+        """The remaining failures of an item's handler."""
         self.woken: list[str] = []
         self.ended: list[str] = []
 
@@ -62,7 +62,7 @@ def forget_everything() -> None:
 
 
 async def hear(who: str, event: Event[int]) -> None:
-    """What every handler does: wait, fail, or note."""
+    """Do the work of all handlers: wait, fail, or note the event."""
     if event.item in ears.gates:
         ears.waiting.append(event.item)
         await ears.gates[event.item].wait()
@@ -90,7 +90,7 @@ def note(who: str, event: Event[int]) -> None:
 
 
 class Living(Grain):
-    """Notes when it wakes and ends; ends when it is asked to."""
+    """Notes its activations and ends; ends on request."""
 
     async def on_activate(self) -> None:
         ears.woken.append(f"{type(self).__name__}/{self.key}")
@@ -106,7 +106,7 @@ class Living(Grain):
 
 
 class Hearer(Living):
-    """Hears NUMBERS of its key."""
+    """Handles NUMBERS of its key."""
 
     @subscribe(NUMBERS)
     async def on_number(self, event: Event[int]) -> None:
@@ -114,7 +114,7 @@ class Hearer(Living):
 
 
 class Listener(Living):
-    """Subscribes to LINES when it is asked to."""
+    """Subscribes to LINES on request."""
 
     async def listen(self, key: str, name: str = "", start: Start | None = None) -> str:
         return (await self.stream(LINES, key).subscribe(self._on_line, name=name, start=start)).id
@@ -132,7 +132,7 @@ class Listener(Living):
         return [one.id for one in found]
 
     async def leave(self, key: str, name: str | None = None) -> int:
-        """Ends the subscriptions of this name, or all; returns how many."""
+        """End the subscriptions of this name, or all; return their number."""
         found = [one for one in await self._all(key) if name is None or one.name == name]
         for subscription in found:
             await subscription.unsubscribe()
@@ -152,7 +152,7 @@ class Listener(Living):
 
 
 class Producer(Living):
-    """Publishes to LINES or NUMBERS when it is asked to."""
+    """Publishes to LINES or NUMBERS on request."""
 
     async def publish(self, key: str, items: list[int]) -> None:
         for item in items:

@@ -1,6 +1,6 @@
-"""The queue adapters that the suite runs over: a table, and what each can do.
+"""The table of queue adapters that the suite runs over, with their properties.
 
-Another adapter is one more entry of `ADAPTERS`.
+To test another adapter, add an entry to `ADAPTERS`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from millstream.streams import (
 
 NUMBERS = StreamNamespace("numbers", int)
 PUBLISHES = "events can be published"
-"""Not a capability of the runtime's: the generator makes its events."""
+"""Not a capability of the runtime, because the generator makes its own events."""
 SURVIVES = "its content survives a crash"
 HOLDS = "what is read stays with its reader, however long it takes"
 UNORDERED = "it promises no order"
 LEAVES_POSITION = "the position of a queue is left to the runtime"
 IN_ORDER = (PUBLISHES, Capability.ORDERED)
 EXACT = (PUBLISHES, Capability.ORDERED, Capability.STABLE_TOKENS)
-"""What lets a test compare lists: everything once and in order while nobody dies."""
+"""With these, a test may compare lists: all events come once and in order if no silo crashes."""
 
 Need = str | Capability
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Events that a test wants in streams of NUMBERS: the items 0 to `count - 1` of each key."""
+    """Events that a test needs in streams of NUMBERS: the items 0 to `count - 1` of each key."""
 
     keys: tuple[str, ...] = ("a", "b", "c")
     count: int = 20
@@ -58,7 +58,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Ground:
-    """What an adapter's content may stand on: one per test and provider."""
+    """The state below an adapter: one for each test and provider."""
 
     directory: Path
     feed: Feed
@@ -81,7 +81,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One entry: how a silo's factory is made over the ground that all silos share."""
+    """An entry: makes the factories of all silos over a shared ground."""
 
     name: str
     make: Callable[[Ground], QueueAdapterFactory]
@@ -93,7 +93,7 @@ class Adapter:
         return self.name
 
     def lacks(self, needs: Iterable[Need]) -> list[str]:
-        """Which needs it does not meet, by name."""
+        """Return the names of the needs that the adapter does not meet."""
         able: set[Need] = {*self.capabilities, *self.also}
         if Capability.DURABLE in self.capabilities:
             able.add(SURVIVES)
@@ -141,9 +141,9 @@ ADAPTERS = (
 
 
 def adapters_with(*needs: Need, row: int, only: str = "", whichever: bool = False) -> list[object]:
-    """Parameters: every adapter; one that lacks something is skipped, and says what.
+    """Return all adapters as parameters; one that lacks a need is skipped, with the reason.
 
-    `row`: decides which one is not spare, so that each has its share of the rows.
+    `row`: chooses the adapter that is not spare, so that each adapter gets its share of the rows.
     """
     chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
     if whichever:

@@ -1,4 +1,4 @@
-"""The mark that says which rows a test is of."""
+"""Defines the mark that links a test to its rows of the page."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`--strict-markers` wants it known."""
+    """Register the mark, because of `--strict-markers`."""
     config.addinivalue_line("markers", "row(*numbers): which rows of the conformance page it tests")

@@ -1,7 +1,8 @@
-"""A run under trouble, written down and judged: who published what, who heard it, and when.
+"""Records and judges a run with faults: each publish and each delivery, with its time.
 
-The programs publish one item after the other and note what was accepted; what was refused, or is
-not known, is judged by nobody. Silos stop, crash and come back meanwhile, as the seed has it.
+The programs publish one item after the other, and note the accepted ones. Items that were refused,
+or whose fate is unknown, are not judged. Silos stop, crash and restart meanwhile, as the seed
+decides.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Accepted:
 
 
 class Run:
-    """One run: publishers, consumers, trouble; then `findings`."""
+    """One run: publishers, consumers, faults; then `findings`."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -62,7 +63,7 @@ class Run:
     def _now(self) -> float:
         return self._place.simulation.loop.time()
 
-    # -- what happens
+    # -- events
 
     async def play(self, *, crashes: bool) -> None:
         for key in KEYS:
@@ -88,7 +89,7 @@ class Run:
             await asyncio.sleep(self._rng.uniform(0, 2 * PAUSE_S))
 
     async def _listen(self, who: str, key: str) -> None:
-        """Until it is done: a silo may die meanwhile."""
+        """Subscribe; repeat the call if its silo crashes."""
         while True:
             try:
                 await self._place.grain(Listener, who).listen(key)
@@ -102,7 +103,7 @@ class Run:
         await self._listen(LATE, KEYS[0])
 
     async def _trouble(self, crashes: bool) -> None:
-        """One silo after the other is away for a while; the others stay."""
+        """Take one silo after the other away for a while; the others stay."""
         place = self._place
         for _ in range(3):
             await asyncio.sleep(self._rng.uniform(0.5, 4))
@@ -117,7 +118,7 @@ class Run:
             await place.until(lambda: len(place.cluster.silos()) == place.setting.silos)
 
     async def _settle(self) -> None:
-        """Everything that is owed has come, or never will."""
+        """Wait until all owed events have arrived; give up after a minute."""
         wanted = {(one.stream, one.item) for one in self.accepted}
         owed = [(who, stream, item) for stream, item in wanted for who in self._of(stream)]
         try:
@@ -133,7 +134,7 @@ class Run:
     def _of(self, stream: str) -> list[str]:
         return [who for _, found, who in self._subscribed if found == stream and who != LATE]
 
-    # -- what is judged
+    # -- checks
 
     def findings(self) -> list[str]:
         history = self._history()
@@ -147,7 +148,8 @@ class Run:
         return found
 
     def _history(self) -> History:
-        """What happened, in its order; ears and watch are global and outlive every crash."""
+        """Return the events in the order of their times; the notes are global and survive
+        crashes."""
         events: list[tuple[float, Event]] = [(self._calm_from_s, Repaired())]
         events += [(at_s, Subscribed(stream, who)) for at_s, stream, who in self._subscribed]
         events += [
@@ -165,7 +167,7 @@ class Run:
         return in_order_of_time(events, self._now)
 
     def _out_of_order(self) -> list[str]:
-        """What was accepted is heard for the first time in the order of its publishing."""
+        """Check that first deliveries of accepted items are in the order of their publishes."""
         found = []
         for _, stream, who in self._subscribed:
             sent = {one.item for one in self.accepted if one.stream == stream}
@@ -175,7 +177,8 @@ class Run:
         return found
 
     def _counted_wrongly(self) -> list[str]:
-        """With `commit_with` each accepted event has its effect once, and none more than once."""
+        """With `commit_with`, check that each accepted event has one effect, and no event has
+        two."""
         found = []
         for key, tally in self.tallies.items():
             sent = {one.item for one in self.accepted if one.stream == f"numbers/{key}"}

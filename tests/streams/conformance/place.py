@@ -1,7 +1,7 @@
-"""Where a row's test runs: a simulated cluster over one adapter, in virtual time.
+"""The place where a row's test runs: a simulated cluster over one adapter, in virtual time.
 
-A test is `async def test_...(place: Place)`, decorated with `conforms(row, ...)`: it runs on a host
-of its own, beside a client; silos are on other hosts, and crash when it says so.
+A test is `async def test_...(place: Place)`, decorated with `conforms(row, ...)`. It runs on a host
+of its own, beside a client. Silos are on other hosts, and the test decides when they crash.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ LOOK_S = 0.01
 
 @dataclass(frozen=True)
 class Setting:
-    """What a test wants to find."""
+    """The cluster that a test needs."""
 
     silos: int = 1
     up: int | None = None
-    """How many of the silos run from the beginning; None: all."""
+    """The number of silos that run from the beginning; None: all."""
     queues: int = 2
     feed: Feed = field(default_factory=Feed)
     grains: Sequence[type[Grain]] = ()
@@ -66,16 +66,16 @@ class Setting:
     balancer: Callable[[], QueueBalancer] = DeploymentBalancer
     store: Callable[[], MemoryStateStore] = MemoryStateStore
     wrap: Callable[[QueueAdapterFactory], QueueAdapterFactory] | None = None
-    """Stands between the runtime and the adapter, in each silo."""
+    """Wraps the adapter in each silo."""
     providers: Sequence[str] = ("default",)
     others: Mapping[str, Callable[[], SiloPart]] = field(default_factory=dict)
-    """Providers that are not the adapter's, by name."""
+    """Providers without the adapter, by name."""
     failing: Mapping[int, int] = field(default_factory=dict)
-    """How often the handlers of an item fail, from before the first silo on."""
+    """The number of failures of an item's handlers, set before the first silo starts."""
 
 
 class Place:
-    """What a test works with."""
+    """The cluster and the tools of a test."""
 
     def __init__(
         self, simulation: Simulation, adapter: Adapter, setting: Setting, directory: Path
@@ -112,7 +112,7 @@ class Place:
         )
 
     async def run(self, test: Callable[[Place], Awaitable[None]]) -> None:
-        """The driver: silos, then the test on its host."""
+        """Start the silos, then run the test on its host."""
         names = self.cluster.names
         self.simulation.share_disk(*names)
         for name in names[: self.setting.up]:
@@ -125,7 +125,7 @@ class Place:
         async with self.new_client() as self.client:
             await test(self)
 
-    # -- what happens
+    # -- events
 
     def new_client(self) -> Client:
         return self.cluster.client(self.simulation.host("tester"), is_operator=True)
@@ -137,12 +137,12 @@ class Place:
         return self.client.stream(namespace, key)
 
     async def publish(self, namespace: StreamNamespace[T], key: str, *items: T) -> None:
-        """One message each, from the client."""
+        """Publish each item as a message of its own, from the client."""
         for item in items:
             await self.stream(namespace, key).publish(item)
 
     async def fed(self, namespace: StreamNamespace[int]) -> None:
-        """The setting's feed is in the streams; a generator has it there by itself."""
+        """Publish the setting's feed; a generator makes the feed itself."""
         items = self.setting.feed.items
         if "generator" != self.adapter.name:
             for begin in range(0, len(items), 5):
@@ -150,18 +150,18 @@ class Place:
                     await self.stream(namespace, key).publish_many(items[begin : begin + 5])
 
     async def join(self, number: int) -> None:
-        """Start a silo that was not up, or had crashed; returns when all see it."""
+        """Start a silo that was down; return when all silos see it."""
         before = len(self.cluster.silos())
         self.cluster.boot(f"silo-{number}")
         await self.until(lambda: len(self.cluster.silos()) == before + 1)
 
     async def leave(self, number: int) -> None:
-        """Stop a silo in order, for good."""
+        """Stop a silo gracefully, for good."""
         await self.cluster.stop_silo(f"silo-{number}")
         self.simulation.crash(f"silo-{number}")
 
     async def restart(self, number: int = 0) -> None:
-        """Stop a silo in order and start it again; returns when its queues are read."""
+        """Stop a silo gracefully and start it again; return when its queues are read."""
         before = len(self.cluster.silos())
         await self.cluster.stop_silo(f"silo-{number}")
         await self.until(lambda: len(self.cluster.silos()) == before)
@@ -172,19 +172,19 @@ class Place:
         self.simulation.crash(f"silo-{number}")
 
     async def until(self, condition: Callable[[], bool], within_s: float = 120) -> None:
-        """In virtual time. Raises TimeoutError."""
+        """Wait in virtual time. Raises TimeoutError."""
         async with asyncio.timeout(within_s):
             while not condition():
                 await asyncio.sleep(LOOK_S)
 
     async def calm(self, for_s: float = 1.0) -> None:
-        """Virtual time goes by, in which what should not happen could."""
+        """Let virtual time pass, so that unwanted events would show."""
         await asyncio.sleep(for_s)
 
     async def until_heard(self, who: str, items: Iterable[int], *, in_order: bool = True) -> None:
-        """Until somebody has heard the items; then these, and nothing else comes.
+        """Wait until a consumer has all of these items, and check that it has no other item.
 
-        Each once, and in this order, unless the adapter promises less: then each at least once.
+        With an adapter that promises it, the items come once and in order; otherwise at least once.
         """
         wanted = list(items)
         await self.until(lambda: set(ears.items(who)) >= set(wanted))
@@ -195,10 +195,10 @@ class Place:
         assert (heard if in_order else sorted(heard)) == (wanted if in_order else sorted(wanted))
 
     async def until_came(self, who: str, *items: int) -> None:
-        """Until somebody has heard these, whatever else came."""
+        """Wait until a consumer has these items; it may have others."""
         await self.until(lambda: set(ears.items(who)) >= set(items))
 
-    # -- what can be seen
+    # -- observations
 
     def silo(self, number: int = 0) -> Silo:
         silo = self.cluster.silo(f"silo-{number}")
@@ -210,7 +210,7 @@ class Place:
         return found
 
     def stats(self) -> list[QueueStats]:
-        """Of every queue that any silo reads."""
+        """Return the figures of each queue that a silo reads."""
         silos = self.cluster.silos()
         return [row for silo in silos for row in silo.services.part("default").stats()]
 
@@ -226,14 +226,14 @@ def conforms(
     seeds: Sequence[int] = (1,),
     **setting: Any,
 ) -> Callable[[Test[P]], Callable[..., None]]:
-    """A test of these rows, over every adapter that has what it needs.
+    """Mark a test of these rows; it runs over each adapter that meets its needs.
 
     Args:
-        rows: their sum decides which adapter `make test-fast` takes.
-        only: an adapter's name, where the row is about it.
-        whichever: the adapter makes no difference to it: the first one that can will do.
-        seeds: one run for each, all but the first slow ones; timers of even ones fire early.
-        setting: those of `Setting`.
+        rows: their sum chooses the adapter of `make test-fast`.
+        only: the name of the adapter, if the row is about one.
+        whichever: the adapter makes no difference, so the first suitable one is used.
+        seeds: one run for each; all but the first are slow. With even seeds, timers fire early.
+        setting: the fields of `Setting`.
     """
 
     def decorate(test: Test[P]) -> Callable[..., None]:
@@ -272,7 +272,7 @@ def conforms(
 
 
 def _signature(test: Callable[..., Any]) -> inspect.Signature:
-    """Instead of the place, what a place is made of."""
+    """Replace the parameter `place` by the parameters that a place is made of."""
     found = inspect.signature(test)
     own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in _MADE_OF]
     others = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in found.parameters.values()]
@@ -283,7 +283,7 @@ _MADE_OF = ("adapter", "seed", "tmp_path", "monkeypatch")
 
 
 def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time knows no threads: what an adapter does in one is done at once."""
+    """Run the work of an adapter's threads at once, because virtual time has no threads."""
 
     async def at_once(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Programs outside of the cluster: each on a host of its own, with a client of its own."""
+"""Programs outside of the cluster, each on a host of its own, with a client of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Program = Callable[[Client], Coroutine[Any, Any, None]]
 
 
 class Outsider:
-    """A host with a program; `crash` ends it without a word."""
+    """A host with a program; `crash` ends it without a goodbye."""
 
     def __init__(self, place: Place, name: str) -> None:
         self._place, self.name = place, name
@@ -36,7 +36,7 @@ class Outsider:
     async def consume(
         self, key: str, who: str = "", name: str = "", namespace: StreamNamespace[int] = LINES
     ) -> None:
-        """Hear a stream from now on, as `who`; returns when it is subscribed."""
+        """Consume a stream from now on, as `who`; return when the program is subscribed."""
         ready = asyncio.Event()
 
         async def hear_all(client: Client) -> None:
@@ -52,7 +52,7 @@ class Outsider:
             await self._tasks[-1]
 
     async def leave(self) -> None:
-        """Leave every stream in order."""
+        """Leave all streams gracefully."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

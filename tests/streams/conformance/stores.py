@@ -1,6 +1,6 @@
-"""A state store that is troubled: away for some rows, refusing, losing answers, watched.
+"""A state store with faults: some rows are unavailable, writes are refused, answers are lost.
 
-Simulated silos reach it over the network, by its methods that do not wait.
+Simulated silos reach the store over the network, through its methods that do not wait.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from millstream.runtime import Conflict, Etag, MemoryStateStore, Row, StorageUna
 
 
 class TroubledStore(MemoryStateStore):
-    """What it does with rows whose keys contain a text is up to the test."""
+    """A store whose faults the test chooses, for rows whose keys contain a text."""
 
     def __init__(self) -> None:
         super().__init__()
         self.away: set[str] = set()
-        """Neither read nor written."""
+        """Neither reads nor writes work."""
         self.read_only: set[str] = set()
         self.conflicting: dict[str, int] = {}
-        """Writes that conflict yet."""
+        """The remaining conflicts of writes."""
         self.losing: dict[str, int] = {}
-        """Writes that are done and not answered yet."""
+        """The remaining writes whose answers are lost."""
         self.written: list[tuple[float, str]] = []
 
     def get(self, key: str) -> Row | None:
@@ -58,5 +58,5 @@ class TroubledStore(MemoryStateStore):
         return False
 
     def writes(self, text: str) -> list[float]:
-        """When rows whose key contains the text were written."""
+        """Return the times at which rows whose keys contain the text were written."""
         return [at_s for at_s, key in self.written if text in key]

@@ -1,4 +1,4 @@
-"""What the runtime and an adapter do together (rows 130 to 140)."""
+"""The cooperation of the runtime and an adapter (rows 130 to 140)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pulling agent (rows 84 to 97): what it asks of an adapter, and in which order."""
+"""The pulling agent (rows 84 to 97): its calls to an adapter, and their order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store_of(place: Place) -> TroubledStore:
 
 
 def acknowledged(token: Token) -> bool:
-    """Has the adapter been told that this message is done?"""
+    """Did the adapter get an acknowledgement of this message?"""
     start = Token(token.era, token.seq)
     return any(
         start in ack.tokens or (ack.upto is not None and ack.upto >= start)
@@ -56,7 +56,8 @@ async def test_other_streams_are_read_and_heard_while_the_subscribers_of_one_are
     for key in ("s", "cold"):
         await place.grain(Listener, key).listen(key)
     store_of(place).away.add("cold")
-    await place.restart()  # ends every activation: a question about a stream reads what is stored
+    # ends all activations, so that the rendezvous grain reads the stored subscriptions
+    await place.restart()
     await place.publish(LINES, "cold", *TEN)
     await place.publish(LINES, "s", *TEN)
     await place.until_heard("s", TEN)
@@ -171,7 +172,7 @@ async def test_one_event_after_everything_was_acknowledged_comes_once(place: Pla
 
 
 class Sleepy(Living):
-    """Does not wake the first two times."""
+    """Fails at its first two activations."""
 
     tries = 0
 
@@ -238,7 +239,7 @@ SLOW_OK = StreamOptions(delivery=DeliveryOptions(handler_timeout_s=10_000))
 
 @conforms(97, 129, needs=[PUBLISHES, SURVIVES, Capability.ORDERED], silos=2, options=SLOW_OK)
 async def test_the_stored_position_is_that_of_the_slowest_consumer(place: Place) -> None:
-    """Who had done everything hears it again at most; who had not, hears it at last."""
+    """The fast consumer may see its events again, and the slow one sees them at last."""
     ears.held["slow"] = asyncio.Event()
     for key in ("slow", "fast"):
         await place.grain(Listener, key).listen("s")

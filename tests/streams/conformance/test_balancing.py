@@ -1,4 +1,4 @@
-"""Balancing, and making events (rows 114 to 124): who reads which queue, and when that changes."""
+"""Balancing and generated events (rows 114 to 124): the readers of queues, and their changes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_half_of_the_silos_share_everything_and_move_no_queue_of_the_others_twic
 
 
 def sizes(place: Place) -> list[int]:
-    """How many queues each silo reads, those that read none too."""
+    """Return the number of queues that each silo reads, with silos that read none."""
     counts = Counts(owners(place.cluster).values())
     return sorted(counts[silo.services.name] for silo in place.cluster.silos())
 
@@ -172,7 +172,7 @@ async def test_queues_of_silos_that_are_configured_and_not_there_wait_for_them(
 
 
 class Alphabetical:
-    """The first silo by name wants the first half of the queues, the last one the rest."""
+    """Gives the first half of the queues to the first silo by name, and the rest to the last."""
 
     made = 0
 

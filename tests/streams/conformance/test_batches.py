@@ -20,7 +20,7 @@ async def test_events_that_were_published_one_by_one_come_in_lists_to_a_handler_
     await place.publish(LINES, "s", 0)
     await place.until(lambda: bool(ears.waiting))
     await place.publish(LINES, "s", *range(1, 20))
-    await place.calm(0.05)  # shorter than the leases of an adapter that has them
+    await place.calm(0.05)  # shorter than the leases of an adapter
     ears.gates[0].set()
     await place.until_heard("a", range(20))
     assert max(ears.sizes["a"]) >= 2

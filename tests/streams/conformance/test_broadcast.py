@@ -1,4 +1,4 @@
-"""Broadcast channels (rows 141 to 145): no queue, no history, whoever listens now."""
+"""Broadcast channels (rows 141 to 145): no queue, no history, only current listeners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Screen(Grain):
 
 
 class Cynic(Grain):
-    """Cannot bear the second news."""
+    """Fails at the second item."""
 
     @listen(NEWS)
     async def on_news(self, item: int) -> None:

@@ -1,4 +1,4 @@
-"""The cache, seen from outside (rows 71 to 81, 83): nothing skipped, nothing kept, bounded."""
+"""The cache, seen from outside (rows 71 to 81, 83): no event is skipped, memory is bounded."""
 
 from __future__ import annotations
 

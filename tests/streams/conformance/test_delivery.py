@@ -1,4 +1,4 @@
-"""Basic delivery (rows 1 to 25): who publishes, who hears, and in which order they come."""
+"""Basic delivery (rows 1 to 25): publishers, consumers, and the order of events."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_two_subscriptions_of_one_grain_hear_two_clients(place: Place) -> 
 
 
 class Echo(Living):
-    """Consumes and publishes one stream, in its handler, too."""
+    """Consumes and publishes one stream, even in its handler."""
 
     async def listen(self) -> None:
         await self.stream(LINES, "s").subscribe(self._on_line)
@@ -154,7 +154,7 @@ class Echo(Living):
 
 @grain(reentrant=True)
 class ReentrantEcho(Echo):
-    """The same, and answers while its handler runs."""
+    """The same, as a reentrant grain."""
 
 
 @pytest.mark.parametrize("cls", [Echo, ReentrantEcho])
@@ -182,7 +182,7 @@ async def test_a_grain_that_published_first_may_hear_its_own_stream_later(
 
 
 class Inviting(Living):
-    """Publishes a stream, and asks a listener to subscribe to it from inside that call."""
+    """Publishes a stream, and asks a listener to subscribe to it inside of that call."""
 
     async def invite(self, who: str, items: list[int]) -> None:
         await self.stream(LINES, self.key).publish(-1)
@@ -245,7 +245,7 @@ T = TypeVar("T")
 
 
 class Hearing(Living, Generic[T]):
-    """A generic base class with the mark: what is hosted derives from it."""
+    """A generic base class with a marked handler; hosted grains derive from it."""
 
     @subscribe(NUMBERS)
     async def on_number(self, event: Event[int]) -> None:
@@ -253,7 +253,7 @@ class Hearing(Living, Generic[T]):
 
 
 class HearingText(Hearing[str]):
-    """One of its kinds."""
+    """A grain type of the generic class."""
 
 
 @conforms(19, grains=[HearingText], whichever=True)
@@ -273,7 +273,7 @@ baskets: dict[str, list[str]] = {}
 
 
 class Eater(Grain):
-    """Changes what it is given."""
+    """Changes the item that it gets."""
 
     @subscribe(BASKETS)
     async def on_basket(self, event: Event[Basket]) -> None:
@@ -317,7 +317,7 @@ async def on_a_line(event: Event[int]) -> None: ...
 
 
 class Lambda(Grain):
-    """Would hear by a function that belongs to no grain."""
+    """Tries to subscribe with a function that belongs to no grain."""
 
     async def listen(self) -> None:
         await self.stream(LINES, "s").subscribe(on_a_line)

@@ -1,6 +1,7 @@
-"""Order, at least once, and nothing lost after `subscribe`, judged over whole histories.
+"""Whole histories are judged: order, at least once, and no loss after `subscribe`.
 
-Over every adapter that promises them, while silos stop, crash and come back as a seed has it.
+The tests run over each adapter that promises this, while silos stop, crash and restart as a seed
+decides.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ async def test_nothing_that_was_accepted_is_lost_while_silos_crash_and_come_back
 async def test_who_was_ahead_of_another_when_its_queue_moved_is_told_what_comes_again(
     place: Place,
 ) -> None:
-    """One has done the event that the other was not sent yet; both go on in another silo."""
+    """One subscription has done the event that the other was not sent yet; both continue
+    elsewhere."""
     ears.gates[3] = asyncio.Event()
     for key in ("a", "b"):
         await place.grain(Listener, key).listen("s")

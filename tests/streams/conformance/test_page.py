@@ -1,4 +1,4 @@
-"""The page of conformance names every row once, and tests that exist and are of that row."""
+"""The page of conformance names each row once, with tests that exist and belong to the row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
 def rows() -> list[tuple[int, str]]:
-    """Number, and what the page says of where it is tested or why not."""
+    """Return the number of each row, with its test or the reason why it has none."""
     return [(int(number), where) for number, _, _, where in ROW.findall(PAGE.read_text())]
 
 

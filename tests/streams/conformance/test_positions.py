@@ -26,7 +26,7 @@ def store_of(place: Place) -> TroubledStore:
 
 
 def positions() -> list[Token | None]:
-    """Where each receiver of the queue was told to begin, in order."""
+    """Return the start of each receiver of the queue, in order."""
     return [one.upto for one in watch.of("start")]
 
 
@@ -96,7 +96,7 @@ async def test_an_owner_that_was_cut_off_cannot_move_the_position_back(place: Pl
 
 
 async def _publish_somehow(place: Place, item: int) -> None:
-    """Until one gateway has taken it; it may be there twice."""
+    """Publish until a gateway accepts the item, which may then be stored twice."""
     async with asyncio.timeout(120):
         while True:
             try:

@@ -122,7 +122,7 @@ async def test_a_consumer_that_ended_between_two_events_hears_the_second(place: 
 
 
 class Mayfly(Living):
-    """Ends with every event."""
+    """Ends with each event."""
 
     async def listen(self, key: str) -> None:
         await self.stream(LINES, key).subscribe(self._on_line)
@@ -163,7 +163,7 @@ async def test_a_slow_consumer_does_not_delay_the_second_event_of_a_fast_one(pla
 async def test_silos_that_crash_and_restart_count_every_event_once(place: Place) -> None:
     feeding = asyncio.ensure_future(place.fed(NUMBERS))
     await place.calm(1.0)
-    await feeding  # a publish that is under way would have an unknown fate
+    await feeding  # otherwise a publish that is under way would have an unknown fate
     place.crash(1)
     await place.calm(20)
     await place.join(1)

@@ -1,5 +1,5 @@
-"""Stored subscriptions and the members of a cluster (rows 100 to 113): stores that fail, silos
-that come, go and die."""
+"""Stored subscriptions and the members of a cluster (rows 100 to 113): the store fails, and silos
+join, leave and crash."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_a_consumer_unsubscribes_after_a_restart_of_every_silo(place: Plac
     whichever=True,
 )
 async def test_everything_that_was_collected_comes_back_with_the_next_event(place: Place) -> None:
-    """Rendezvous, producer and consumer have ended, each in its turn."""
+    """Rendezvous grain, producer and consumer have ended, one after the other."""
     found = await place.grain(Listener, "a").listen("s")
     for n in range(3):
         await place.grain(Producer, "p").publish("s", [n])
@@ -197,7 +197,7 @@ async def test_a_provider_that_nobody_has_is_refused_by_name(place: Place) -> No
 
 @conforms(113, needs=[Capability.ORDERED], silos=2)
 async def test_streams_are_where_they_were_when_every_silo_is_another_one(place: Place) -> None:
-    """What a silo is called changes with each start; where a stream is does not."""
+    """The address of a silo changes with each start; the queue of a stream does not."""
     await place.fed(NUMBERS)
     for key in place.setting.feed.keys:
         await place.until_came(key, *place.setting.feed.items)

@@ -1,4 +1,4 @@
-"""Subscriptions (rows 26 to 53): several at once, ended, taken up again; explicit and implicit."""
+"""Subscriptions (rows 26 to 53): several at once, ended, resumed; explicit and implicit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEN = list(range(10))
 
 
 def of(subscription: str) -> list[int]:
-    """What came by one subscription, whoever heard it."""
+    """Return the items that came by one subscription, to any consumer."""
     return [
         one.item for found in ears.by.values() for one in found if one.subscription == subscription
     ]
@@ -74,7 +74,7 @@ async def test_adding_one_subscription_and_ending_the_other_keeps_the_count_of_e
 
 @conforms(28, needs=[PUBLISHES], silos=2)
 async def test_subscriptions_come_and_go_while_events_flow(place: Place) -> None:
-    """One stands from first to last, and misses nothing because of the others."""
+    """One subscription exists all the time, and misses no event because of the others."""
     steady = await place.grain(Listener, "steady").listen("s")
     publishing = asyncio.ensure_future(place.publish(LINES, "s", *range(60)))
     for n in range(10):
@@ -100,7 +100,8 @@ async def test_a_resumed_subscription_is_the_same_and_neither_loses_nor_repeats(
 
 
 class Keeper(Living):
-    """Keeps its subscription in a field, and hands it over."""
+    """Keeps its subscription in a field, and resumes it through another object of the same
+    subscription."""
 
     async def listen(self) -> str:
         self.kept: Subscription[int] = await self.stream(LINES, "s").subscribe(self._on_line)
@@ -195,7 +196,7 @@ async def test_subscribing_again_and_again_is_one_subscription(place: Place, fir
 
 @conforms(36, needs=[PUBLISHES], whichever=True)
 async def test_nobody_subscribes_for_a_grain_but_itself(place: Place) -> None:
-    """What a subscription manager does elsewhere is a method of the consumer here."""
+    """Each consumer has a method to subscribe; there is no subscription manager."""
     stranger = Listener.__new__(Listener)
     for stream in (place.stream(LINES, "s"), place.silo().stream(LINES, "s")):
         with pytest.raises(ConfigError):
@@ -259,7 +260,7 @@ async def test_one_that_was_removed_hears_nothing_more_and_the_others_go_on(plac
 
 
 class Fickle(Living):
-    """Ends every subscription as soon as it has it; one way in its handler."""
+    """Ends each subscription at once, or in its handler."""
 
     async def try_it(self) -> None:
         subscription = await self.stream(LINES, "s").subscribe(self._on_line)
@@ -301,7 +302,7 @@ texts: list[str] = []
 
 
 class Versatile(Living):
-    """Hears streams of two types."""
+    """Handles streams of two types."""
 
     @subscribe(NUMBERS)
     async def on_number(self, event: Event[int]) -> None:
@@ -350,7 +351,7 @@ async def test_items_of_a_union_type_reach_the_handler_as_what_they_were(place: 
 
 
 class Between(Living):
-    """Hears one name of two providers by two grains' worth of handlers."""
+    """Handles streams of one name from two providers, with a handler for each."""
 
     async def listen(self) -> None:
         await self.stream(LINES, "s").subscribe(self._on_line)
@@ -380,7 +381,7 @@ FAR = StreamNamespace("far", int, provider="other", subscriptions="implicit")
 
 
 class Marked(Living):
-    """Marked handlers for two implicit namespaces; and one that may not be subscribed."""
+    """Has marked handlers for two implicit namespaces, and a method that tries to subscribe."""
 
     @subscribe(ONLY)
     async def on_only(self, event: Event[int]) -> None:

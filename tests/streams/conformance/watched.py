@@ -1,4 +1,4 @@
-"""An adapter that is watched: what the runtime asked of it, and where a test may step in."""
+"""An adapter that records the calls of the runtime, and lets a test replace reads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from millstream.streams import (
 
 @dataclass(frozen=True)
 class Asked:
-    """One call of an adapter or receiver."""
+    """A call of an adapter or receiver."""
 
     what: str
     queue: QueueId
     at_s: float
     silo: str
     tokens: tuple[Token, ...] = ()
-    """Of an `ack`: the single ones; of `start` and `ack`, `upto` is first."""
+    """The single tokens of an `ack`; for `start` and `ack`, `upto` is first."""
     upto: Token | None = None
     epoch: int = 0
 
@@ -36,12 +36,12 @@ Read = Callable[[], Awaitable[Sequence[QueueMessage]]]
 
 
 class Watch:
-    """What was asked of every adapter of a test, in order."""
+    """The calls of all adapters of a test, in order."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.read_by: Callable[[QueueId, Read], Awaitable[Any]] | None = None
-        """Takes the place of a read; may call it."""
+        """Replaces a read; may call it."""
 
     def over(self, factory: QueueAdapterFactory) -> QueueAdapterFactory:
         return WatchedQueues(factory, self)
@@ -62,7 +62,7 @@ def forget_the_watch() -> None:
 
 
 class WatchedQueues:
-    """Opens the adapter itself, and puts its methods behind those that note."""
+    """Opens the adapter itself, and records the calls of its methods."""
 
     def __init__(self, factory: QueueAdapterFactory, watch: Watch) -> None:
         self._factory, self._watch = factory, watch

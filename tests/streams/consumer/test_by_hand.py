@@ -1,4 +1,5 @@
-"""The grain's end of acknowledging by hand: what is taken, refused, and told."""
+"""Acknowledging by hand in the grain's silo: accepted and refused calls, and answers to the
+agent."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ class Keeper(Grain):
 
 
 class Desk:
-    """A silo, and deliveries to one of its grains as an agent in another silo would make them."""
+    """A silo, and deliveries to one of its grains, like those of an agent in another silo."""
 
     def __init__(self, silo: Silo) -> None:
         self.silo = silo
@@ -201,7 +202,7 @@ async def test_what_is_acknowledged_while_it_comes_again_is_left_out_of_the_rest
 async def test_an_activation_takes_nothing_in_the_middle_of_what_another_one_had(
     desk: Desk,
 ) -> None:
-    for _ in range(2):  # also if the first answer is lost
+    for _ in range(2):  # even if the first answer is lost
         reply = await desk.deliver(3, after=1)
         assert (reply.done, reply.is_anew, reply.error) == (0, True, b"")
     assert SEEN == []

@@ -1,4 +1,4 @@
-"""Explicit subscriptions that acknowledge by hand, and those that begin or cease to."""
+"""Explicit subscriptions that acknowledge by hand, or change to or from it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def agents_of(silo: Silo) -> list[Any]:
     return [one for one in silo.services.part("default").manager.agents() if one.reader.is_reading]
 
 
-# -- beginning and ceasing to
+# -- changes to and from it
 
 
 async def test_who_no_longer_acknowledges_gets_again_what_was_not_and_it_is_done_then() -> None:
@@ -226,7 +226,7 @@ async def test_a_change_while_it_is_paused_or_behind_goes_on_from_the_same_place
         await keeper.listen(ack)
         assert SEEN["k"] == [0]
         await keeper.resume()
-        while ack == "manual" and SEEN["k"][-1] < 49:  # as much is out as the cache leaves it
+        while ack == "manual" and SEEN["k"][-1] < 49:  # as many events are out as the cache permits
             await until_seen(len(SEEN["k"]) + 1)
             assert undone(cluster) > 0
             await keeper.acknowledge(SEEN["k"][-1])
@@ -247,7 +247,7 @@ async def test_nothing_is_lost_or_out_of_order_however_often_it_changes() -> Non
         assert first_times == list(range(120))
 
 
-# -- what is refused
+# -- refused definitions
 
 
 async def test_what_does_not_go_with_it_is_refused_before_anything_is_stored() -> None:
@@ -258,7 +258,7 @@ async def test_what_does_not_go_with_it_is_refused_before_anything_is_stored() -
         with pytest.raises(ConfigError, match="ack is 'later': 'auto' or 'manual'"):
             await keeper.listen("later")
         assert len(await cluster.stream(LINES, "k").subscriptions()) == 0
-        await keeper.listen("manual", "on_other")  # marked for other streams
+        await keeper.listen("manual", "on_other")  # its mark is for other streams
 
 
 class Committing(Grain):

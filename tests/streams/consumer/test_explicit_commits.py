@@ -174,7 +174,7 @@ async def test_who_subscribes_again_without_it_commits_no_more_and_the_reverse()
         assert await keeper.items() == [0, 1]
 
 
-# -- what is refused
+# -- refused definitions
 
 
 @pytest.mark.parametrize("what", ["another's", "its name", "the field"])

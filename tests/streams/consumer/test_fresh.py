@@ -1,4 +1,4 @@
-"""Which items of a delivery are not known yet: those behind all that was done, and each once."""
+"""The new items of a delivery: those after the last one that was done, each once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.streams.contracts.item import Item
 
 
 def fresh(seqs: list[int], last: int | None) -> list[int]:
-    """The places of the items that are new, of a delivery of these."""
+    """Return the places of the new items in a delivery of these numbers."""
     items = [Item(Token(1, seq), b"x", None) for seq in seqs]
     return list(fresh_of(items, None if last is None else Token(1, last)))
 

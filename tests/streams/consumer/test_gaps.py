@@ -1,4 +1,4 @@
-"""A gap is told with the first event that follows it: to the handler, within its commit."""
+"""A gap is reported with the first event after it, to its handler, within the same commit."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def gap(after: int | None, first: int, namespace: str = "plain") -> Gap:
 
 
 class Desk:
-    """A silo, and deliveries to one of its grains as an agent would make them."""
+    """A silo, and deliveries to one of its grains, like those of an agent."""
 
     def __init__(self, silo: Silo) -> None:
         self.silo = silo
@@ -141,7 +141,7 @@ async def test_a_gap_handler_that_fails_gets_the_gap_again_with_the_event(desk: 
     BAD.append(gap(4, 10))
     reply = await desk.deliver(10, 11, gap=(4, 10))
     assert reply.done == 0 and reply.error
-    assert not reply.is_final  # `give_up_on` is of the event's own handler
+    assert not reply.is_final  # `give_up_on` is for the event's own handler
     assert (await desk.deliver(10, 11, gap=(4, 10))).done == 2
     assert SEEN == [gap(4, 10), gap(4, 10), 10, 11]
 

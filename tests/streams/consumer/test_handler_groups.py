@@ -1,4 +1,4 @@
-"""Handlers that use `asyncio.TaskGroup` or `asyncio.timeout` are delivered to as any other."""
+"""Handlers that use `asyncio.TaskGroup` or `asyncio.timeout` get events like all others."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ async def test_a_handler_that_handled_its_group_and_its_timeout_is_called_once(
         await until(
             lambda: all([a.reader.is_reading for a in m.agents()] == [True] for m in managers)
         )
-        keys = [f"k{i}" for i in range(6)]  # on both silos
+        keys = [f"k{i}" for i in range(6)]  # for both silos
         for key in keys:
             await cluster.stream(namespace, key).publish_many(["a", "bad", "z"])
         await until(lambda: all("z:1" in SEEN[key] for key in keys))
         expected = ["a:1", "bad:1", "bad:2", "z:1"]
         if namespace is PLAIN:
             assert all(SEEN[key] == expected for key in keys)
-        else:  # what was seen beside a failure is undone, and seen again
+        else:  # effects beside a failure are undone, and the events are redelivered
             assert all(set(SEEN[key]) == set(expected) for key in keys)
             counts = [await cluster.client.grain(Reader, key).counted() for key in keys]
             assert counts == [3] * 6

@@ -1,5 +1,5 @@
-"""What a grain acknowledges by hand while its subscription is paused, or its queue changes hands,
-does not come again, also to another activation."""
+"""Events that a grain acknowledges by hand during a pause or a hand-over are not redelivered, even
+to another activation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Keeper(Grain):
 
 
 class Story:
-    """A client, and the grain that has handled some events and acknowledged none of them."""
+    """A client, and a grain that has handled some events and acknowledged none."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -68,7 +68,7 @@ class Story:
         await asyncio.sleep(SETTLES_S)
 
     async def resume_anew(self, *, start: str = "") -> None:
-        """Another activation goes on."""
+        """Resume with another activation."""
         await self.keeper.leave()
         await asyncio.sleep(1.0)
         (one,) = await self.stream.subscriptions()
@@ -78,7 +78,7 @@ class Story:
 
 
 def play(tell: Callable[[Story], Awaitable[None]], seed: int) -> list[int]:
-    """Returns what the grain has seen before the silos stop."""
+    """Return the events that the grain has seen before the silos stop."""
     SEEN.clear()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Handlers that end in ways that no handler should: each fails its own event, and no other."""
+"""Handlers that end in unusual ways: each fails its own event, and no other."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def cluster_of(handler: FailureHandler | None = None) -> LocalCluster:
 
 
 async def settled(cluster: LocalCluster) -> None:
-    """Until each silo reads one queue: a hand-over would begin the attempts anew."""
+    """Wait until each silo reads one queue, because a hand-over would begin the attempts again."""
     managers = [silo.services.part("default").manager for silo in cluster.silos]
     await until(lambda: all([a.reader.is_reading for a in m.agents()] == [True] for m in managers))
 
@@ -128,7 +128,7 @@ async def test_a_handler_that_cancels_its_own_task_stops_nothing_else() -> None:
 
 
 class Faulty:
-    """Fails, then answers what is no answer, then skips."""
+    """Fails, then returns a wrong answer, then skips."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Positions of subscriptions that have ended leave the rows of states; those that live stay."""
+"""Positions of ended subscriptions leave the rows of states; those of live ones stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millstream.streams import (
     subscribe,
 )
 
-NOTES = StreamNamespace("notes", int, subscriptions="explicit")  # the mark is for its state
+NOTES = StreamNamespace("notes", int, subscriptions="explicit")  # its mark is only for the state
 MARKED = StreamNamespace("marked", int, subscriptions="implicit")
 
 
@@ -52,7 +52,7 @@ class Reader(Grain):
         return self.numbers.value.items
 
     async def positions(self) -> list[str]:
-        """Streams of whose subscriptions the stored row has positions."""
+        """Return the streams whose subscriptions have positions in the stored row."""
         await self.numbers.read()
         return sorted(name.split("/")[-5 if "explicit" in name else -1] for name in self._names())
 
@@ -88,7 +88,7 @@ def cluster_of(store: MemoryStateStore | None = None) -> LocalCluster:
 
 
 class Hearing:
-    """A reader that has heard one event of each of these streams, and a mark's."""
+    """A reader that has handled one event of each of these streams, and one of its mark."""
 
     def __init__(self, cluster: LocalCluster, *keys: str) -> None:
         self.cluster, self.keys = cluster, keys

@@ -1,4 +1,4 @@
-"""Grains that hear which of their events were given up."""
+"""Grains hear of their events that were given up."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ async def test_a_grain_hears_what_became_of_an_event_before_the_next_one(
 ) -> None:
     async with cluster_of(silos, decision) as cluster:
         here: Any = SimpleNamespace(silos=lambda: cluster.silos)
-        await until(lambda: len(set(owners(here).values())) == silos)  # none moves on the way
+        # no queue moves during the test
+        await until(lambda: len(set(owners(here).values())) == silos)
         await cluster.stream(LINES, "k").publish_many(["a", "bad", "z"])
         await until(lambda: bool(TOLD) and (decision == "pause" or "z" in SEEN))
         (failure,) = TOLD
@@ -110,7 +111,8 @@ async def test_explicit_subscriptions_are_heard_of_too() -> None:
     async with cluster_of() as cluster:
         await cluster.grain(Reader, "k").listen()
         await cluster.stream(LINES, "other").publish_many(["bad", "z"])
-        await until(lambda: SEEN.count("z") == 2)  # the mark's, of the grain "other", and this one
+        # that of the mark, in the grain "other", and this one
+        await until(lambda: SEEN.count("z") == 2)
         by = {one.subscription.partition("/")[0]: one.decision for one in TOLD}
         assert by == {"implicit": "dead_letter", "explicit": "skip"}
 

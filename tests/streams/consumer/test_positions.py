@@ -1,4 +1,4 @@
-"""What the consumer takes for known: by queue, by epoch, and only where tokens are positions."""
+"""The consumer's knowledge of handled events: by queue and epoch, if tokens are positions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Reader(Grain):
 
 
 class Desk:
-    """A silo, and deliveries to one of its grains as an agent would make them."""
+    """A silo, and deliveries to one of its grains, like those of an agent."""
 
     def __init__(self, silo: Silo, store: MemoryStateStore) -> None:
         self.silo, self.store = silo, store
@@ -106,7 +106,7 @@ class Desk:
         epoch: int = 1,
         **more: Any,
     ) -> Delivered:
-        """Each item is its number in the queue and its value."""
+        """Deliver items, each given by its number in the queue and its value."""
         batch = WireBatch(
             f"implicit/{namespace}/Reader/{handler}",
             handler,
@@ -218,7 +218,7 @@ async def test_a_rewind_goes_back_in_its_own_queue_only(desk: Desk) -> None:
     assert SEEN["plain"] == [1, 2, 1]
 
 
-# --- what is stored
+# --- stored positions
 
 
 async def test_two_streams_into_one_state_keep_each_others_position(desk: Desk) -> None:
@@ -266,7 +266,7 @@ async def test_a_position_in_the_older_form_of_the_row_holds_for_the_queue_that_
     assert msgspec.msgpack.decode(found.data)[1] == {subscription: {"q1": [1, 6, 0]}}
 
 
-# --- what a handler gets
+# --- items of handlers
 
 
 async def test_items_of_a_union_arrive_as_what_they_are(desk: Desk) -> None:
@@ -277,7 +277,7 @@ async def test_items_of_a_union_arrive_as_what_they_are(desk: Desk) -> None:
     assert SEEN["moves"] == items
 
 
-# --- what a provider must promise
+# --- necessary promises of a provider
 
 
 class Unsure(MemoryQueues):

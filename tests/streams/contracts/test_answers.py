@@ -1,4 +1,4 @@
-"""What plug-ins answer is looked at before anything trusts it: each wrong answer is named."""
+"""Answers of plug-ins are checked before use, and each wrong answer is named."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_the_largest_token_and_any_kind_of_bytes_pass() -> None:
     assert check_messages([right], None, True, "q: read") == [right]
 
 
-# --- what is looked at quickly --------------------------------------------------------------------
+# --- quick checks ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which capabilities go together, over every set of them."""
+"""Valid combinations of capabilities, over all sets of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues and balancers given by name, or as a function."""
+"""Queues and balancers that are named, or opened by a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver over a source that can only push: bounded, pausing, giving out again."""
+"""A receiver over a source that can only push: it is bounded, pauses and redelivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
 
 
 class Source:
-    """Notes what it is told; a test pushes by hand."""
+    """Notes its calls; a test pushes by hand."""
 
     def __init__(self) -> None:
         self.told = list[object]()
@@ -193,7 +193,7 @@ async def test_a_source_goes_on_at_less_than_half_of_either_limit() -> None:
 
 
 class Headers(dict[str, str]):
-    """Can be seen to be gone."""
+    """A mapping whose deletion can be observed."""
 
 
 async def test_a_closed_receiver_keeps_no_message() -> None:
@@ -227,12 +227,12 @@ async def test_closing_ends_a_read_and_drops_what_is_held() -> None:
     await receiver.aclose()
     await receiver.aclose()
     assert await reading == [] and source.told == ["closed"]
-    source.push_all(1)  # the network was not told yet
+    source.push_all(1)  # the network has not noticed yet
     assert await numbers(receiver) == []
 
 
 async def test_a_message_that_is_held_is_not_held_twice() -> None:
-    """A source that connects anew is given again what is not acknowledged."""
+    """A source that reconnects gets unacknowledged messages again."""
     source, receiver = await started(ITEM_ACK)
     source.push_all(1, 2, 1)
     assert await numbers(receiver) == [1, 2]

@@ -1,4 +1,4 @@
-"""Plug-in objects that do not have the shape of their contract: what is told, and when."""
+"""Plug-in objects that do not have the shape of their contract: the error, and its time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Good:
 
 
 def told(obj: object, protocol: type[Any] = Shape) -> str:
-    """What `require_shape` says, without the beginning; empty if it accepts."""
+    """Return the error of `require_shape` without its beginning; empty if there is none."""
     try:
         require_shape(obj, protocol, "the thing")
     except ConfigError as error:
@@ -66,17 +66,17 @@ def told(obj: object, protocol: type[Any] = Shape) -> str:
 
 
 def with_(**members: Any) -> object:
-    """A good object with other members."""
+    """Make a good object with other members."""
     return type("Other", (Good,), members)()
 
 
 def without(name: str) -> object:
-    """A good object that lacks a member."""
+    """Make a good object that lacks a member."""
     members = {key: value for key, value in vars(Good).items() if key != name}
     return type("Other", (), members)()
 
 
-# --- what is named -------------------------------------------------------------------------------
+# --- named faults --------------------------------------------------------------------------------
 
 
 def test_shape_accepts_an_object_that_has_every_member() -> None:
@@ -173,7 +173,7 @@ def test_shape_names_a_property_that_fails_with_an_attribute_error() -> None:
     assert told(with_(size=property(size))) == "no `size`"
 
 
-# --- what is accepted ----------------------------------------------------------------------------
+# --- accepted objects ----------------------------------------------------------------------------
 
 
 def test_shape_accepts_parameters_of_other_names_and_more_optional_ones() -> None:
@@ -254,7 +254,7 @@ def test_shape_calls_nothing() -> None:
 
 
 def method_of(required: int, optional: int, is_open: bool) -> Any:
-    """A method that takes so many arguments."""
+    """Make a method with this number of parameters."""
     names = [f"a{n}" for n in range(required)] + [f"b{n}=None" for n in range(optional)]
     namespace: dict[str, Any] = {}
     arguments = ", ".join(["self", *names, *(["*rest"] if is_open else [])])
@@ -280,7 +280,7 @@ def test_shape_accepts_exactly_the_methods_that_every_call_of_the_contract_fits(
 
 
 class Queues:
-    """A well-formed factory with an adapter of one's choice."""
+    """A well-formed factory with a given adapter."""
 
     capabilities = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
 
@@ -307,7 +307,7 @@ class Receiver:
 
 
 class Adapter:
-    """Parameters of other names, and one more."""
+    """Has parameters of other names, and one more."""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -325,7 +325,7 @@ class Adapter:
 
 
 class Malformed:
-    """No `enqueue`, a receiver without an epoch, and a close that is not async."""
+    """Lacks `enqueue`; its receiver has no epoch, and its close is not async."""
 
     def receiver(self, queue: QueueId) -> Receiver:
         return Receiver()
@@ -376,7 +376,7 @@ def test_shape_names_what_a_receiver_lacks() -> None:
     )
 
 
-# --- through the public door ---------------------------------------------------------------------
+# --- through public names ------------------------------------------------------------------------
 
 
 class Counter(Grain):
@@ -566,7 +566,7 @@ class MapsByName:
 
 
 class Maps:
-    """Enough: `epoch` on the object, no positional-only marks."""
+    """A minimal mapper: `epoch` on the object, no positional-only marks."""
 
     def __init__(self) -> None:
         self.epoch = 1

@@ -1,4 +1,4 @@
-"""The rows of dead letters: one for each event and subscription, whatever was stored before."""
+"""The rows of dead letters: one for each event and subscription, in spite of earlier rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_refused_message_of_an_outbox_is_a_letter_with_its_number_and_its_grai
 
 
 class Nobody:
-    """Redrives nothing, and counts."""
+    """Redrives nothing, and counts calls."""
 
     def __init__(self) -> None:
         self.redriven: list[str] = []
@@ -171,7 +171,7 @@ async def test_one_that_was_redriven_is_forgotten_and_one_that_failed_again_is_n
 
 
 class Silo:
-    """As much of a silo as storing a letter needs."""
+    """The parts of a silo that storing a letter needs."""
 
     address = "127.0.0.1:1@1"
 
@@ -226,7 +226,7 @@ async def test_one_that_somebody_else_deletes_meanwhile_is_not_there() -> None:
 
 
 def damage(store: MemoryStateStore, one: DeadLetter) -> str:
-    """Flip the last bit of a letter's row; its key."""
+    """Flip the last bit of a letter's row; return its key."""
     key = f"dead/p/{one.id}"
     row = store.get(key)
     assert row is not None
@@ -271,7 +271,7 @@ async def test_a_letter_that_is_damaged_again_is_named_again(
     for _ in range(2):
         key = damage(store, letter(1))
         assert await letters.list() == []
-        damage(store, letter(1))  # the same bit: it is as it was
+        damage(store, letter(1))  # the same bit, so the row is as before
         assert await letters.list() == [letter(1)]
     assert caplog.text.count(f"row {key} is damaged") == 2
 

@@ -1,4 +1,4 @@
-"""Dead letters through whole clusters: kept, listed, and given again to whom they failed."""
+"""Dead letters through whole clusters: kept, listed, and delivered again to their subscriptions."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ async def test_what_a_redriven_event_did_to_the_state_is_stored_and_what_failed_
         BAD.clear()
         await dead_letters(cluster).redrive(letter.id)
         await reader.end()
-        assert await reader.counted() == 2  # as it is read from the store
+        assert await reader.counted() == 2  # as read from the store
 
 
 async def test_an_explicit_subscription_gets_its_letter_and_one_that_ended_does_not() -> None:
@@ -235,7 +235,7 @@ async def test_letters_of_a_provider_that_is_not_there_are_refused_by_name() -> 
 async def test_letters_of_the_largest_events_are_listed_shown_and_redriven_over_small_frames() -> (
     None
 ):
-    """The error that goes with each of them has its place in a frame, and so has a list of them."""
+    """Each error fits into a frame with its letter, and so does a list of them."""
     frame = 256 * 1024
     words = [chr(ord("a") + n) * (frame // 2 - 5) for n in range(8)]
     BAD.update(words)

@@ -1,4 +1,5 @@
-"""Consumers outside, while silos stop and crash, and consumers vanish: in virtual time."""
+"""Consumers outside of the cluster, while silos stop and crash and consumers vanish, in virtual
+time."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def rows(cluster: SimCluster) -> int:
 
 
 async def publish(client: Client, numbers: range, pause_s: float) -> None:
-    """Again until it is accepted: a stop may refuse it, and tells so."""
+    """Publish each number until it is accepted: a stop may refuse it, with an error."""
     for number in numbers:
         while True:
             try:
@@ -59,7 +60,7 @@ async def publish(client: Client, numbers: range, pause_s: float) -> None:
 
 
 class Reader:
-    """A consumer on a host of its own; keeps what it sees."""
+    """A consumer on a host of its own, which keeps the events that it sees."""
 
     def __init__(self, cluster: SimCluster, name: str, body_s: float = 0.0) -> None:
         self.seen: list[int] = []
@@ -112,7 +113,7 @@ def test_a_consumer_that_lives_sees_each_event_once_while_silos_stop(seed: int, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_consumer_outlives_the_crash_of_its_gateway(seed: int) -> None:
-    """What a memory queue held is lost with its silo; what is published then is seen."""
+    """The content of a memory queue is lost with its silo; later events are seen."""
 
     async def play(simulation: Simulation) -> list[int]:
         async with started(simulation) as cluster:
@@ -141,7 +142,7 @@ def test_who_vanishes_without_a_name_is_forgotten(is_silent: bool) -> None:
             reading = asyncio.ensure_future(reader.run("reader", 20))
             await reader.is_ready.wait()
             before = await rows(cluster)
-            await asyncio.sleep(3 * SILENCE_S)  # it hears nothing, and is there
+            await asyncio.sleep(3 * SILENCE_S)  # it gets no event, and is alive
             while_there = await rows(cluster)
             simulation.crash("reader", is_silent=is_silent)
             await asyncio.sleep(2 * SILENCE_S)

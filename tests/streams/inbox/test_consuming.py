@@ -1,4 +1,4 @@
-"""Programs outside the cluster read streams: what is acknowledged, and when."""
+"""Programs outside the cluster read streams: the acknowledged events, and the time of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def publish(cluster: LocalCluster, *numbers: int) -> None:
 
 
 async def take(events: StreamEvents[Line], count: int) -> list[int]:
-    """So many events; the last is in hand, unacknowledged."""
+    """Take `count` events; the last one stays unacknowledged."""
     return [(await anext(events)).item.number for _ in range(count)]
 
 

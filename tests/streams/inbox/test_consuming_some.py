@@ -1,4 +1,4 @@
-"""Programs outside the cluster read the events that fit a filter; the rest is acknowledged."""
+"""Programs outside the cluster read events that pass a filter; other events are acknowledged."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_static_method_of_a_hosted_class_spares_the_way_to_the_program()
         for where in (Desk.is_even, Desk.is_large):
             async with stream.consume(where=where) as events:
                 await publish(cluster, 1, 3, 5)
-                await until(lambda: agent_of(cluster).undone == 0)  # nobody has asked for one
+                await until(lambda: agent_of(cluster).undone == 0)  # nobody has asked for an event
                 assert not events._page
                 await publish(cluster, 100)
                 assert await take(events, 1) == [100]
@@ -200,7 +200,7 @@ async def test_a_long_run_that_does_not_fit_leaves_the_loop_to_others(
         async with stream.consume(where=slowly) as events:
             await publish(cluster, *range(200))
             await until(lambda: bool(events._page))
-            last = len(events._page) - 1  # all that is asked for is in hand
+            last = len(events._page) - 1  # all requested events have arrived
             assert last >= 10
             reading = asyncio.create_task(anext(events))
             while not reading.done():

@@ -1,4 +1,4 @@
-"""What waits in an inbox: the pure core."""
+"""The waiting events of an inbox: the pure core."""
 
 from __future__ import annotations
 

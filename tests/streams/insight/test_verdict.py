@@ -1,4 +1,4 @@
-"""Which hop holds a stream up: each check by its facts, and which comes first."""
+"""The hop that delays a stream: each check by its facts, and their order."""
 
 from __future__ import annotations
 

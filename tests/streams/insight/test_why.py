@@ -1,4 +1,4 @@
-"""`why(stream)` in clusters: what holds a stream up is named, from silos and from clients."""
+"""`why(stream)` in clusters: silos and clients learn the cause of a delay."""
 
 from __future__ import annotations
 

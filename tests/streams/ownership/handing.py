@@ -42,7 +42,7 @@ READERS = ("silo-0", "silo-1")
 
 @dataclass(frozen=True)
 class Seen:
-    """One run of a handler: `epoch` is that of the agent that sent the event."""
+    """A run of a handler. `epoch`: that of the agent that sent the event."""
 
     item: str
     at_s: float
@@ -52,7 +52,7 @@ class Seen:
 
 @dataclass
 class Notes:
-    """What the handlers of one run have seen."""
+    """The events that the handlers of one run have seen."""
 
     begun: list[Seen] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Notes:
         return [(one.item, one.redelivered) for one in self.begun if one.epoch == epoch]
 
 
-NOW: list[Notes] = []  # the notes of the run that is under way
+NOW: list[Notes] = []  # the notes of the current run
 
 
 class Reader(Grain):
@@ -90,7 +90,7 @@ class Reader(Grain):
 
 @grain(reentrant=True)
 class Open(Grain):
-    """As `Reader`, and others of its turns may run meanwhile."""
+    """Like `Reader`, but reentrant."""
 
     @subscribe(OPEN)
     async def on_note(self, event: Event[str]) -> None:
@@ -106,7 +106,7 @@ class Open(Grain):
 
 
 class Keeper(Grain):
-    """Acknowledges an event when it is told to, or the event says so: `B5!`."""
+    """Acknowledges an event on request, or if the event says so: `B5!`."""
 
     def __init__(self) -> None:
         self._events: dict[str, Event[str]] = {}
@@ -131,7 +131,7 @@ class Keeper(Grain):
 
 
 class ByHand:
-    """A balancer that wants what it is told to."""
+    """A balancer whose wish the test sets."""
 
     def __init__(self) -> None:
         self.want: Callable[[Iterable[QueueId]], None] = lambda queues: None
@@ -150,7 +150,7 @@ class ByHand:
 
 
 class Desk:
-    """What a test moves."""
+    """The cluster, and the actions of a test."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Desk:
         return self.simulation.loop.time()
 
     def give(self, name: str | None) -> None:
-        """From now on this silo wants the queue, and no other does."""
+        """Let this silo want the queue, and no other."""
         for other, balancer in self.balancers.items():
             balancer.want([QUEUE] if other == name else [])
 
@@ -206,7 +206,7 @@ class Desk:
         await self.home.stream(NOTES, key).publish_many(list(items))
 
     async def keep(self, *items: str) -> None:
-        """Publish, one message each, what is to be acknowledged by hand."""
+        """Publish items that are acknowledged by hand, one message each."""
         for item in items:
             await self.home.stream(KEPT, "B").publish(item)
 
@@ -237,7 +237,7 @@ class Desk:
                 await asyncio.sleep(0.01)
 
     def shut(self, *items: str) -> None:
-        """Handlers of these wait until they are opened."""
+        """Let the handlers of these items wait until they are opened."""
         self.notes.shut |= set(items)
 
     def open(self, *items: str) -> None:

@@ -1,4 +1,4 @@
-"""What is acknowledged by hand: over time-outs, other activations, and hand-overs."""
+"""Acknowledging by hand: over time-outs, other activations, and hand-overs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_b1_to_b5_acknowledged_only_after_b5_with_a_hand_over_in_the_middle_end_
         await asyncio.sleep(0.5)
         await desk.keep("B3", "B4")
         await desk.until_owner("silo-1")
-        assert 2.9 < desk.now_s - started_s < 3.3  # for the acknowledgements it waits so long
+        assert 2.9 < desk.now_s - started_s < 3.3  # the wait for the acknowledgements
         await desk.keep("B5!")
         await until_done(desk, "silo-1")
         assert desk.notes.of(FIRST) == [("B1", NEW), ("B2", NEW)]

@@ -1,4 +1,4 @@
-"""Queue records that are damaged: named, and never taken for another position."""
+"""Damaged queue records are named, and never read as another position."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(seq: int = 70_000) -> QueueRecord:
 
 
 def others(data: bytes) -> Iterator[bytes]:
-    """With each bit flipped, and cut off at each place."""
+    """Yield the data with each bit flipped, and cut at each place."""
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8

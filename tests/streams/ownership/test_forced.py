@@ -1,4 +1,4 @@
-"""A queue that another silo takes by force: what its handlers do is theirs to end."""
+"""A queue that another silo takes over by force: handlers under way may end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def silo_of(store: MemoryStateStore) -> tuple[Silo, PersistentStreams]:
 
 
 async def take(store: MemoryStateStore) -> None:
-    """Another silo, which is gone again, has taken the queue."""
+    """Take the queue over for another silo, which has already ended."""
     records = OwnershipStore(store, "default")
     stored = await records.read("queue-0")
     assert stored is not None

@@ -1,4 +1,4 @@
-"""Queues that a function of the program gives to streams."""
+"""A mapper that calls a function of the program."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_after_a_change_of_number_the_name_still_counts() -> None:
 
 
 class Careless:
-    """Somebody's own mapper."""
+    """A mapper by another author."""
 
     epoch = 1
 
@@ -182,7 +182,7 @@ def test_a_mapper_of_somebody_else_is_held_to_the_same() -> None:
 
 
 def picky(stream: StreamId, queues: int) -> int:
-    """Has no place for one stream among three queues."""
+    """Has no queue for one stream among three queues."""
     if stream == BAD and queues == 3:
         raise KeyError(stream.key)
     return queues - 1

@@ -16,7 +16,7 @@ FIRST, SECOND = 1, 2  # epochs of the two owners
 
 
 async def two_out(desk: Desk) -> None:
-    """B1 and B2 are out, B3 waits."""
+    """Let B1 and B2 be out, while B3 waits."""
     desk.shut("B1", "B2")
     await desk.publish("B1", "B2")
     await desk.until(lambda: desk.notes.items() == ["B1"])
@@ -169,7 +169,7 @@ NO_WAIT = OwnershipOptions(max_handoff_s=0.0)
 def test_b9_11_b8_20_without_hand_over_time_only_streams_with_something_out_wait(
     capabilities: frozenset[Capability],
 ) -> None:
-    """What comes again of B waits in its grain for what is out, and is known then."""
+    """Redelivered events of B wait in their grain for those that are out, and are then known."""
 
     async def test(desk: Desk) -> None:
         await two_out(desk)

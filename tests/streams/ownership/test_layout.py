@@ -1,4 +1,4 @@
-"""The steps of a change of the number of queues, and what one silo makes of them."""
+"""The steps of a change of the number of queues, and their effects in one silo."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_old_ring_is_left_when_all_is_sealed_and_passed(
     steps: list[tuple[str, QueueId]],
 ) -> None:
     record, done = begun(), set[tuple[str, QueueId]]()
-    for what, queue in [*steps, *steps]:  # each step may be taken again
+    for what, queue in [*steps, *steps]:  # each step may be repeated
         if what == "seal":
             record = sealed(record, queue)
         elif ("seal", queue) in done or record.old is None:

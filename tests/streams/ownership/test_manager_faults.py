@@ -1,7 +1,8 @@
-"""A hand-over between two managers, with a fault at every single step of it.
+"""A hand-over between two managers, with a fault at each single step.
 
-The readers are a model: they handle a log of numbers one by one. Whatever fails, the queue goes
-over, nobody reads beside another, nothing is left out, and without a crash nothing comes twice.
+The readers are a model: they handle a log of numbers one by one. With any fault the queue is handed
+over, two owners never read at once, and no number is left out. Without a crash no number comes
+twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BOUND_S = 3.0 + 2.0 + HUNG_S + 2 * OPTIONS.poll_s
 
 
 class World:
-    """What outlives a silo: the store, the log, who is alive."""
+    """The state that survives a silo: the store, the log, the live silos."""
 
     def __init__(self, fault: str, at: int) -> None:
         self.rows = MemoryStateStore()
@@ -37,7 +38,7 @@ class World:
         self.operations = 0
         self.live = {A, B}
         self.handled: list[int] = []
-        self.unclean = 0  # readers that were told that something may come again
+        self.unclean = 0  # readers that were told that events may be redelivered
         self.reading: list[LogReader] = []
         self.silos: dict[str, SiloDesk] = {}
         self.on_kill: Callable[[str], None] = lambda name: None
@@ -47,7 +48,7 @@ class World:
         assert len(active) <= 1, "two readers at once"
 
     async def operate(self, name: str, act: Callable[[], Etag | Row | None]) -> Etag | Row | None:
-        """One request to the store, perhaps with the fault."""
+        """Make one request to the store, perhaps with the fault."""
         self.operations += 1
         is_hit = self.operations == self.at
         await asyncio.sleep(0.001)
@@ -69,7 +70,7 @@ class World:
 
 
 class FaultyStore(MemoryStateStore):
-    """One silo's way to the store."""
+    """The store as one silo reaches it."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__()
@@ -205,11 +206,11 @@ async def wait_for(condition: Callable[[], bool], within_s: float) -> None:
 
 
 async def hand_over(world: World, is_told: bool, changes_mind: bool) -> None:
-    """a reads; then b is to read; then both stop. Who is left in the end may be a, or b."""
+    """Let a read, then b; then stop both. The final owner may be a or b."""
     a, b = (SiloDesk(world, name, is_told) for name in (A, B))
 
     def kill(name: str) -> None:
-        """The table says it a second later; then the other one wants the queue."""
+        """Crash a silo; a second later the table shows it, and the other silo wants the queue."""
         silo = world.silos.pop(name)
         silo.manager.abort()
 
@@ -266,7 +267,8 @@ def check(world: World, has_crash: bool) -> None:
     assert len(firsts) > 20
     if not has_crash:
         assert world.handled == firsts, "nothing comes twice"
-    if not has_crash and world.fault != "answer lost":  # that of an acquisition is not known
+    # the fate of an acquisition is not known then
+    if not has_crash and world.fault != "answer lost":
         assert world.unclean == 0
 
 
@@ -280,7 +282,7 @@ every_step = pytest.mark.parametrize(
 
 
 def steps(part: int) -> range:
-    """Those of one part; all of them together, and some that come behind the last one."""
+    """Return the steps of one part; all parts cover each step, and some after the last one."""
     return range(1 + part, STEPS + 12, PARTS)
 
 

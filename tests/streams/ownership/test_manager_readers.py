@@ -1,4 +1,4 @@
-"""What the manager does with its readers: paused in time, and stopped when a queue is lost."""
+"""The manager pauses its readers in time, and stops them when a queue is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FakeReader:
 
 
 class Store(MemoryStateStore):
-    """Fails, or never answers, when it is told to."""
+    """Fails or never answers, as the test decides."""
 
     is_away = False
     writes = 0
@@ -145,7 +145,7 @@ class Desk:
 
 @asynccontextmanager
 async def owning(options: OwnershipOptions) -> AsyncIterator[Desk]:
-    """A manager that owns the queue."""
+    """Make a manager that owns the queue."""
     desk = Desk(options)
     desk.manager.start()
     desk.manager.want([QUEUE])
@@ -214,7 +214,7 @@ async def test_an_owner_stops_before_its_record_is_free() -> None:
 def test_a_lease_that_runs_out_stops_the_reader_although_the_store_is_away(fault: str) -> None:
     async def main() -> None:
         async with owning(LEASED) as desk:
-            await asyncio.sleep(10 * LEASED.lease_s)  # it is renewed
+            await asyncio.sleep(10 * LEASED.lease_s)  # the lease is renewed
             (reader,) = desk.readers
             assert not reader.is_fenced
             setattr(desk.store, fault, True)

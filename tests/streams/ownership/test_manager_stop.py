@@ -1,4 +1,4 @@
-"""A silo that stops in order leaves every queue free and clean, however slow its store is."""
+"""A silo that stops gracefully frees all queues cleanly, even with a slow store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHANGED = asyncio.Event()
 @pytest.fixture(autouse=True)
 def clean() -> None:
     global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
+    CHANGED = asyncio.Event()  # belongs to the loop of one test
     SEEN.clear()
 
 
@@ -90,7 +90,7 @@ async def test_a_stop_frees_every_queue_before_it_goes_on(failing: int) -> None:
     found = await records(store)
     assert len(found) == 8
     assert {record.state for record in found} == {QueueState.FREE}
-    if not failing:  # a write whose outcome is unknown may have been followed by another's
+    if not failing:  # another silo's write may have followed a write of unknown outcome
         assert all(record.handoff is not None and record.handoff.clean for record in found)
 
 

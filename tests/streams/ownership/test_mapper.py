@@ -1,4 +1,4 @@
-"""The mapper: frozen golden vectors, the ring's rule, an even spread."""
+"""The mapper: fixed golden vectors, the rule of the ring, an even spread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millstream.runtime import ConfigError
 from millstream.streams import HashRingMapper, QueueMapper, StreamId
 
-# hash of `namespace NUL key`, then the queue of 1, 3, 8 and 65,536 queues. Never to change.
+# hash of `namespace NUL key`, then the queue of 1, 3, 8 and 65,536 queues; must never change
 GOLDEN = [
     ("arrivals", "BOS", 0x3E43CDFE73790AC7, (0, 1, 2, 15940)),
     ("arrivals", "JFK", 0x804BAF5F6044CBE4, (0, 2, 5, 32844)),

@@ -1,4 +1,4 @@
-"""The row that keeps into how many queues a provider's streams go."""
+"""The row with the number of queues of a provider."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_other_names_are_other_queues() -> None:
 
 
 class Called(HashRingMapper):
-    """A mapper whose name says what it does, which cannot be seen of its queues."""
+    """A mapper whose name describes a rule that its queues do not show."""
 
     def __init__(self, name: str) -> None:
         super().__init__(queues=2)
@@ -93,7 +93,7 @@ async def test_a_mapper_of_another_name_is_refused_though_its_queues_are_the_sam
 
 
 class Late(MemoryStateStore):
-    """Lets another go first at each read."""
+    """Lets another silo act first at each read."""
 
     async def read(self, key: str, /) -> Row | None:
         found = await super().read(key)

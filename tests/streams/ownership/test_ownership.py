@@ -1,4 +1,4 @@
-"""Queue ownership: every record in every local state, and the store of records."""
+"""Queue ownership: each record in each local state, and the store of records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def record(owner: str, epoch: int = 4, state: QueueState = OWNED, **rest: Any) -
     return QueueRecord(owner, epoch, state, **rest)
 
 
-# name: the record, and when this version of it was first seen
+# name: the record, and the time when this version was first seen
 RECORDS: dict[str, tuple[QueueRecord | None, float]] = {
     "none": (None, NOW_S),
     "free": (record("", state=FREE), NOW_S),
@@ -253,7 +253,7 @@ def test_what_an_owner_left_is_said_until_the_record_has_it() -> None:
 
 
 def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
-    """Its agent is gone: nobody knows what was out when it ended."""
+    """Its agent is gone, so the deliveries in flight at its end are not known."""
     freed = decide(situation(record(ME), Unowned(), is_wanted=False), OPTIONS)
     assert isinstance(freed, Free) and freed.record.handoff == Handoff(clean=False, in_flight=0)
 
@@ -347,7 +347,8 @@ def test_progress_is_stored_where_it_was_read_or_written() -> None:
     ("progress", "is_acked", "is_clean"),
     [
         (QueueProgress(TEN), True, True),
-        (QueueProgress(TEN), False, True),  # the record tells what the provider was not told
+        # the record has acknowledgements that the provider did not get
+        (QueueProgress(TEN), False, True),
         (QueueProgress(None), False, False),
         (None, True, True),
         (None, False, False),

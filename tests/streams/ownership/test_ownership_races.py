@@ -49,7 +49,7 @@ ASKS = st.integers(0, 2)
 
 
 def run(step: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends (the memory store)."""
+    """Return the result of a coroutine that never suspends (the memory store)."""
     try:
         step.send(None)
     except StopIteration as end:
@@ -68,7 +68,7 @@ class Write(msgspec.Struct):
 
 
 class Silo:
-    """What the driver of one silo would hold for the queue."""
+    """The state that the driver of one silo has for the queue."""
 
     def __init__(self, name: str, clock_ahead_s: float) -> None:
         self.name = name
@@ -125,7 +125,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         return None if stored is None else stored.record
 
     def land(self, write: Write) -> Etag:
-        """Perform a write; whoever sent it, the record must obey the rules."""
+        """Perform a write of any silo, and check that the record obeys the rules."""
         before = self.stored()
         etag = run(self.store.write(QUEUE, write.record, write.expect))
         new = write.record
@@ -158,7 +158,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(ask=ASKS)
     def decide(self, ask: int) -> None:
-        """Act on what was read, however old that is."""
+        """Act on the last read, however old it is."""
         silo = self.silos[ask]
         if silo.read is None or silo.write is not None:
             return
@@ -191,7 +191,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.owners())
     @rule(ask=ASKS, seq=st.integers(0, 50))
     def save_progress(self, ask: int, seq: int) -> None:
-        """The agent moves on (or a buggy one goes back), and the manager stores it."""
+        """Let the agent advance (or a faulty one go back), and the manager store it."""
         silo = self.some(ask, self.owners())
         if silo.read is None or silo.write is not None:
             return
@@ -224,7 +224,7 @@ class OwnershipMachine(RuleBasedStateMachine):
                 silo.local = Unowned()
 
     def learn_after_conflict(self, silo: Silo) -> None:
-        """An owner that was overtaken knows after this one write."""
+        """Check that an overtaken owner learns it by one write."""
         stored = run(self.store.read(QUEUE))
         assert stored is not None
         silo.read = stored, silo.seen.saw(QUEUE, stored.etag, self.clock_s(silo))
@@ -235,7 +235,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writers())
     @rule(ask=ASKS, fate=st.sampled_from(["answer lost", "late", "never"]))
     def lose(self, ask: int, fate: str) -> None:
-        """The silo never hears of its write, whatever became of it."""
+        """Lose the answer to a silo's write, which may be stored or not."""
         silo = self.some(ask, self.writers())
         write, silo.write = silo.write, None
         assert write is not None
@@ -263,13 +263,13 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(ask=ASKS, is_alone=st.booleans())
     def look_around(self, ask: int, is_alone: bool) -> None:
-        """A new view; a silo that is cut off may see nobody but itself."""
+        """Give a silo a new view; a silo that is cut off may see only itself."""
         seen = self.silos[ask : ask + 1] if is_alone else self.silos
         self.silos[ask].view = frozenset(silo.name for silo in seen)
 
     @rule(ask=ASKS)
     def take_while_cut_off(self, ask: int) -> None:
-        """Sees nobody, so it takes the queue from whoever has it."""
+        """Let a silo see no other silo, so that it takes the queue over."""
         self.silos[ask].is_wanted = True
         self.look_around(ask, is_alone=True)
         self.act(ask)
@@ -287,7 +287,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule()
     def everybody_takes_a_turn(self) -> None:
-        """The usual case, so that runs get somewhere."""
+        """Let each silo act, which is the usual case and helps progress."""
         for ask in range(3):
             self.look_around(ask, is_alone=False)
             self.act(ask)
@@ -308,7 +308,7 @@ class OwnershipMachine(RuleBasedStateMachine):
                 assert self.owner_of[silo.epoch] == silo.name
 
     def teardown(self) -> None:
-        """Left in peace, one silo that wants the queue gets it, whatever happened before."""
+        """After the last fault, the only silo that wants the queue gets it."""
         if not self.silos:
             return
         for silo in self.silos:

@@ -1,4 +1,5 @@
-"""Queue records of the former version: read by this one, which writes what that one refuses."""
+"""Queue records of the former version: this version reads them, and writes rows that the former
+version refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ OPTIONS = StreamOptions(
 
 
 class FormerRow(msgspec.Struct):
-    """The fields of a row of version 0.1 that a decoder of that version needs."""
+    """The fields of a row that a decoder of version 0.1 needs."""
 
     owner: str
     epoch: int
@@ -46,7 +47,8 @@ class Reader(Grain):
 
 
 def former(handoff: dict[str, object], subscription: str) -> dict[str, object]:
-    """A row of version 0.1: ten messages are done, but for one subscription from the fifth on."""
+    """Make a row of version 0.1: ten messages are done, except for one subscription from the fifth
+    on."""
     return {
         "owner": "",
         "epoch": 7,
@@ -83,7 +85,8 @@ async def put(store: MemoryStateStore, row: object, etag: Etag | None = None) ->
 async def test_a_former_row_is_read_as_a_present_one(
     handoff: dict[str, object], read: Handoff
 ) -> None:
-    """Messages that were done above the frontier come again, so the hand-over was not clean."""
+    """Messages that were done after the frontier are redelivered, so the hand-over was not
+    clean."""
     store = MemoryStateStore()
     await put(store, former(handoff, "sub"))
     stored = await OwnershipStore(store, "default").read("p0")

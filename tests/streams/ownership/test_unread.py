@@ -1,4 +1,4 @@
-"""A queue that nobody reads for ten seconds is told of, once a minute."""
+"""A queue that no silo reads for ten seconds is reported, once a minute."""
 
 from __future__ import annotations
 

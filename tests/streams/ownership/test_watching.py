@@ -1,4 +1,5 @@
-"""An owner to whose queue nothing happens is woken by one look at all records, and by no other."""
+"""A manager finds changes of idle queues by scans of all records, not by reads of single
+records."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class CountedStore(MemoryStateStore):
 
 
 class StillReader:
-    """Reads nothing; where it is says the test."""
+    """Reads nothing; the test sets its position."""
 
     is_acked = True
     is_urgent = False

@@ -1,4 +1,4 @@
-"""Handlers that say when they begin and end; a test may hold them up, or let them fail."""
+"""Handlers that note their start and end; a test may delay them, or let them fail."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections import defaultdict
 
 SEEN: dict[str, list[int]] = defaultdict(list)
-"""What each handler has done, and under `NAME begins` what it has begun."""
+"""The items that each handler has done; under `NAME begins` those that it has begun."""
 GATES: dict[int, asyncio.Event] = {}
-"""What a handler of an item waits for."""
+"""The gates at which handlers of an item wait."""
 BAD: set[int] = set()
-"""Items at which every handler fails."""
+"""Items at which all handlers fail."""
 
 
 def forget() -> None:

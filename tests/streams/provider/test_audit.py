@@ -1,4 +1,4 @@
-"""A silo tells of queues that no balancer wants."""
+"""A silo reports queues that no balancer wants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Nobody(Grain):
 
 
 def streams() -> PersistentStreams:
-    """silo-9 is of the deployment, and never comes."""
+    """silo-9 belongs to the deployment, and never starts."""
     balancer = DeploymentBalancer(silos=["silo-0", "silo-1", "silo-9"])
     return PersistentStreams(MemoryQueues(), mapper=HashRingMapper(queues=6), balancer=balancer)
 

@@ -1,4 +1,4 @@
-"""A balancer that was started is closed once, however its silo ends."""
+"""A balancer that was started is closed once, for any end of its silo."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Idle(Grain):
 
 
 class MarkingQueues(MemoryQueues):
-    """Memory queues that leave a mark in a directory when they are opened."""
+    """Memory queues that create a file in a directory when they are opened."""
 
     def __init__(self, directory: str) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A subscription that begins at a token that its queue has not come to begins with the next event,
-also while another subscription holds what is there."""
+"""A subscription that starts at a token ahead of its queue starts with the next event, even while
+another subscription pins older ones."""
 
 from __future__ import annotations
 

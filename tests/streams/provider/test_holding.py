@@ -1,4 +1,4 @@
-"""A queue that is paused by hand: nobody reads it, whoever comes and goes, until it is resumed."""
+"""A queue that is paused by hand: no silo reads it until it is resumed, even a new owner."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
                 await pause_queue(client, QUEUE)
 
         await simulation.call(host, program())
-        simulation.crash(owner)  # perhaps in the middle of its hand-over
+        simulation.crash(owner)  # perhaps during its hand-over
         await asyncio.sleep(40.0)
         assert owners(cluster) == {}
         cluster.boot(owner)
@@ -132,7 +132,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
 
 
 class Busy(MemoryStateStore):
-    """Somebody else is faster, twice."""
+    """Raises a conflict twice, as if another silo were faster."""
 
     conflicts = 2
 

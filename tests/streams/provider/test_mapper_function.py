@@ -1,4 +1,5 @@
-"""A mapper's function that fails, in clusters: publishers hear it, and nothing else stops."""
+"""A failing function of a mapper, in clusters: publishers get the error, and other streams go
+on."""
 
 from __future__ import annotations
 
@@ -177,7 +178,7 @@ async def test_the_number_of_queues_changes_also_while_the_function_fails_at_a_s
 
 
 async def resize_once_it_can(cluster: LocalCluster, queues: int) -> None:
-    """The former queues are done soon."""
+    """Resize again as soon as the former queues are done."""
     async with asyncio.timeout(20):
         while True:
             try:

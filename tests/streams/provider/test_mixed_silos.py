@@ -1,4 +1,4 @@
-"""Silos that host different grains: who subscribed is known wherever a queue is read."""
+"""Silos that host different grains: each reader of a queue knows all subscriptions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Reader(Grain):
 
 @grain(name="Reader")
 class NextReader(Grain):
-    """The next version of `Reader`: it does without one handler and has another."""
+    """The next version of `Reader`: it lacks one handler and has another."""
 
     @subscribe(NOTES)
     async def on_note_too(self, event: Event[int]) -> None:
@@ -133,9 +133,9 @@ async def test_what_is_published_once_a_silo_has_started_is_heard_there(
 ) -> None:
     places = Places()
     async with places.silo(Other) as owner:
-        await publish(owner, 0)  # nobody hosts a reader yet
+        await publish(owner, 0)  # no silo hosts a reader yet
         await until_unheard(places, len(KEYS))
-        if not gossips:  # it may come too late: joining must not depend on it
+        if not gossips:  # joining must not depend on gossip, which may be late
             monkeypatch.setattr(Gossip, "tell_all", lambda gossip, view: [])
         async with places.silo(Reader, reads=False):
             await publish(owner, 1)
@@ -184,7 +184,7 @@ async def test_a_type_that_stays_away_is_given_up_in_time() -> None:
 
 
 async def until_unheard_or_done(places: Places) -> None:
-    """Nothing is left in the queues: what waited was let go."""
+    """Wait until the caches of the first silo are empty: events were handled or dropped."""
     async with asyncio.timeout(20):
         while any(row.cached for provider in places.providers[:1] for row in provider.stats()):
             await asyncio.sleep(0)
@@ -239,7 +239,7 @@ async def test_silos_with_other_providers_keep_no_subscriptions_of_streams_they_
 
 
 def started(*silos: Silo) -> Client:
-    """A client of silos that run by then."""
+    """Connect to silos that are running when the client starts."""
     return connect(*(endpoint_of(silo.address) for silo in silos))
 
 
@@ -250,7 +250,7 @@ class OtherReader(Grain):
 
 
 async def test_a_client_publishes_through_a_silo_that_has_the_provider() -> None:
-    """Whichever gateway the stream's key would choose."""
+    """The gateway that the stream's key chooses makes no difference."""
     places = Places()
     here, there = places.silo(Reader), places.silo(OtherReader, provider="other")
     async with here, there, started(here, there) as client:

@@ -1,4 +1,4 @@
-"""A grain that is called in a silo which has just joined may publish at once."""
+"""A grain that is called in a silo that has just joined may publish at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Writer(Grain):
 
 
 class CallingBalancer:
-    """Is started when its silo is active and reads nothing yet; a grain is called there then."""
+    """Calls a grain when it is started: its silo is then active, and reads no queue yet."""
 
     def __init__(self) -> None:
         self.silo: Silo

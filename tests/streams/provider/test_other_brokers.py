@@ -1,4 +1,5 @@
-"""Streams over brokers of other shapes: partitions of its own, single messages, calling back."""
+"""Streams over other kinds of brokers: with partitions, with single messages, and with
+callbacks."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def nothing_heard() -> None:
 async def carry(
     queues: QueueAdapterFactory, mapper: QueueMapper, is_done: Callable[[], bool]
 ) -> None:
-    """Publish everything, until all of it was heard and the broker knows that."""
+    """Publish all words, and wait until they were handled and acknowledged."""
 
     def streams() -> PersistentStreams:
         return PersistentStreams(queues, mapper=mapper, balancer=DeploymentBalancer())
@@ -113,7 +114,7 @@ async def test_a_mapper_that_is_given_is_used_in_the_place_of_the_adapters() -> 
 
 
 class Moody(PartitionedAdapter):
-    """Its second answer is an error, and so is its third."""
+    """Raises at its second and third call."""
 
     asked = 0
 
@@ -158,7 +159,7 @@ async def test_a_source_that_only_pushes_is_heard_and_told_of_each_event() -> No
 
 
 async def test_leased_messages_are_heard_and_settled() -> None:
-    """At least once: a lease may run out before its acknowledgement comes."""
+    """At least once, because a lease may run out before its acknowledgement arrives."""
     broker = LeasingBroker(capacity=1000)
 
     def is_done() -> bool:

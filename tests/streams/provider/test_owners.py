@@ -1,4 +1,4 @@
-"""Tests of streams are told who owns which queue, and wait until each has an owner."""
+"""Tests of streams can see the owner of each queue, and wait until all queues have one."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_a_provider_without_a_balancer_shares_its_queues_among_the_silos() -> No
 
 
 def readers(cluster: SimCluster) -> Counter[str]:
-    """How many silos read each queue, by their own account."""
+    """Count the silos that read each queue, by their own figures."""
     parts = [silo.services.part("default") for silo in cluster.silos()]
     return Counter(agent.queue for part in parts for agent in part.manager.agents())
 
 
-@pytest.mark.parametrize("lost", ["silo-0", "silo-2"])  # by name before the others, and after
+@pytest.mark.parametrize("lost", ["silo-0", "silo-2"])  # the first and the last silo by name
 def test_of_two_that_name_a_queue_the_one_of_the_later_epoch_owns_it(lost: str) -> None:
-    """A silo that is cut off reads on, as it has not heard that others took its queues."""
+    """A silo that is cut off keeps reading, because it does not know that others took over."""
 
     async def main(simulation: Simulation) -> None:
         async with SimCluster(

@@ -1,4 +1,4 @@
-"""A stream that is paused as a whole: all its subscriptions wait, and nobody else does."""
+"""A stream that is paused as a whole: all its subscriptions wait, and no other stream does."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def cluster_of(silos: int = 1, store: MemoryStateStore | None = None) -> LocalCl
 
 
 async def listen(cluster: LocalCluster, topic: str) -> str:
-    """Returns where the events are seen."""
+    """Subscribe; return the key under which the events are seen."""
     if topic == "lines":
         await cluster.grain(Hearer, "s").listen()
     return f"{topic} s"

@@ -1,4 +1,4 @@
-"""Pausing and resuming a subscription, implicit ones too, and finding them from outside."""
+"""Pausing and resuming a subscription, even an implicit one, and listing them from outside."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ KINDS = {"both": LINES, "implicit": MARKED, "explicit": LINES, "outside": LINES}
 
 
 async def subscription_of(cluster: LocalCluster, kind: str) -> Subscription[int]:
-    """The subscription of a kind, as a client finds it."""
+    """Return the subscription of a kind, as a client finds it."""
     if kind == "explicit" and not SEEN[kind]:
         await cluster.grain(Hearer, "h").listen()
     return await found_of(cluster, kind)
 
 
 async def found_of(cluster: LocalCluster, kind: str) -> Subscription[int]:
-    """The same, without subscribing again, which lets a faulted one go on."""
+    """Do the same without subscribing again, which would resume a faulted subscription."""
     (found,) = [
         one
         for one in await cluster.stream(KINDS[kind], "s").subscriptions()

@@ -1,4 +1,5 @@
-"""A recorded run is judged without a line in programs and grains; planted faults are seen."""
+"""A recorded run is judged without extra code in programs and grains; planted faults are
+detected."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Listener(Grain):
 
 
 class NewBroker(Broker):
-    """Its queues begin in the era of the provider's record."""
+    """A broker whose queues begin in the era of the provider's record."""
 
     def shelf(self, queue: QueueId) -> Shelf:
         return self.shelves.setdefault(queue, Shelf(era=0))
@@ -83,7 +84,7 @@ def provider(broker: Broker | None) -> PersistentStreams:
 
 
 async def publish(client: Any, first: int) -> None:
-    """Ten events for each stream; one of them cannot be handled."""
+    """Publish ten events to each stream; one of them cannot be handled."""
     for number in range(first, first + 10):
         for key in KEYS:
             for namespace in (ORDERS, TALK):
@@ -177,11 +178,11 @@ def _marked_as(known: Any, handler: Any) -> Any:
 
 
 async def calm(cluster: SimCluster) -> None:
-    """No trouble at all."""
+    """Cause no fault."""
 
 
 def found() -> str:
-    """What is found in a run with a planted fault."""
+    """Return the findings of a run with a planted fault."""
     return "\n".join(judged(1, calm, NewBroker(capacity=10_000))[0])
 
 
@@ -208,7 +209,7 @@ def test_an_event_that_comes_twice_without_a_word_is_noticed(
         return await deliver(self, kind, key, batch, timeout_s)
 
     monkeypatch.setattr(ConsumerCalls, "deliver", twice)
-    assert not found()  # the consumer knows them
+    assert not found()  # the consumer drops known events
     monkeypatch.setattr(extension, "fresh_of", lambda items, last: range(len(items)))
     assert "not marked as redelivered" in found()
 
@@ -217,7 +218,7 @@ def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     deliver, held = ConsumerCalls.deliver, list[Any]()
 
     async def overtaken(self: Any, kind: str, key: str, batch: Any, timeout_s: float) -> Any:
-        """One event of one stream is kept back, and comes after the next one."""
+        """Delay one event of one stream until after the next one."""
         mine = batch.namespace == "talk" and batch.key == "a" and not batch.redelivered
         if mine and not held:
             held.append(batch)

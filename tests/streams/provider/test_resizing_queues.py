@@ -1,4 +1,5 @@
-"""More and fewer queues while events are in them: nothing is lost, and no stream is reordered."""
+"""The number of queues changes while events are in them: none is lost, and no stream is
+reordered."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Reader(Grain):
 
 
 class Joining(Grain):
-    """Subscribes when it is told to; one event fails until the gate of its stream opens."""
+    """Subscribes on request; one event fails until the gate of its stream opens."""
 
     failing = 0
 
@@ -124,7 +125,7 @@ def seen(count: int) -> Callable[[], bool]:
 
 
 def moved(old: int, new: int, namespace: str = "notes") -> list[str]:
-    """Streams whose queue is another one."""
+    """Return the keys of streams that move to another queue."""
     one, other = HashRingMapper(queues=old), HashRingMapper(queues=new)
     streams = [StreamId(namespace, key) for key in KEYS]
     return [at.key for at in streams if one.queue_for(at) != other.queue_for(at)]
@@ -170,7 +171,7 @@ async def test_a_stream_that_has_moved_waits_for_its_former_queue_and_others_do_
 
 
 async def test_who_begins_at_the_earliest_event_gets_a_stream_that_has_moved_in_order() -> None:
-    """The new queue read its part anew at once, while the former one was not done."""
+    """The new queue read its part again at once, while the former one was not done."""
     town, key = Town(), moved(2, 5, "letters")[0]
     GATES[key] = asyncio.Event()
     async with town.silo() as silo:
@@ -188,7 +189,7 @@ async def test_who_begins_at_the_earliest_event_gets_a_stream_that_has_moved_in_
 
 
 class Shelves(Broker):
-    """A broker whose queues keep what is done, and begin in the first era."""
+    """A broker whose queues keep done messages, and begin in the first era."""
 
     def shelf(self, queue: QueueId) -> Shelf:
         return self.shelves.setdefault(queue, Shelf(era=0))

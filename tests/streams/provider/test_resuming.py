@@ -1,4 +1,4 @@
-"""Subscribing again, and resuming: a subscription goes on where it is, unless told otherwise."""
+"""A subscription that is resumed or made again continues where it is, unless told otherwise."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Hearer(Grain):
 
 
 class Returning(Grain):
-    """As users of Orleans write it: it subscribes whenever it wakes."""
+    """Subscribes at each activation, as users of Orleans do."""
 
     async def on_activate(self) -> None:
         await self.stream(LINES, "s").subscribe(self._on_line)
@@ -95,7 +95,7 @@ class Returning(Grain):
 
 @grain(reentrant=True)
 class Nimble(Hearer):
-    """Answers while its handler runs."""
+    """A reentrant grain."""
 
 
 class Pause:
@@ -223,7 +223,7 @@ SMALL = CacheLimits(events_max=16, stream_events_max=4)
 
 
 def behind_in(cluster: LocalCluster) -> int:
-    """Subscriptions whose events have left the cache."""
+    """Count the subscriptions whose events have left the cache."""
     found = 0
     for silo in cluster.silos:
         streams = silo.services.part("default")
@@ -288,7 +288,7 @@ async def test_one_call_at_a_time_also_to_a_reentrant_grain(how: str) -> None:
 
 
 class Forgetful(MemoryStateStore):
-    """A store whose writes of subscriptions are done, and whose answers are lost."""
+    """A store that writes subscriptions but loses the answers."""
 
     def __init__(self, lost: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A subscription begins at a time, through the provider's reader."""
+"""A subscription starts at a time, with the help of the provider's reader."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def until_the_last(events: AsyncIterator[Event[int]]) -> list[int]:
 
 
 class SlowReader(ReferenceReader):
-    """Answers where a time is only when it is told to."""
+    """Finds the position of a time only when the test permits it."""
 
     asked, may_answer = asyncio.Event(), asyncio.Event()
 

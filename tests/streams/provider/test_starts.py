@@ -1,4 +1,5 @@
-"""Where an explicit subscription begins: as far back as the provider keeps, and never deaf."""
+"""The start of an explicit subscription: as far back as the provider keeps events, and never beyond
+the next event."""
 
 from __future__ import annotations
 
@@ -124,7 +125,7 @@ async def test_where_it_begins_is_stored_when_subscribe_returns() -> None:
         await has_read(cluster, 30)
         provider = cluster.silos[0].services.part("default")
         (agent,) = provider.manager.agents()
-        agent.dispatch.pause()  # so that it stays behind
+        agent.dispatch.pause()  # so that it stays lagging
         await cluster.grain(Hearer, "a").listen("earliest")
         record = await place.record()
         ((stream, subscription),) = [(b.stream, b.subscription) for b in record.listed]

@@ -1,4 +1,4 @@
-"""Streams through whole clusters in one process: what a subscriber may rely on."""
+"""Streams through whole clusters in one process: the promises to a subscriber."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_batch_handler_gets_at_most_max_events() -> None:
 
 async def test_a_failing_handler_is_tried_again_from_the_failing_event() -> None:
     FAIL["b"] = 2
-    async with running(1) as cluster:  # another owner of the queue would count anew
+    async with running(1) as cluster:  # another owner of the queue would start a new count
         await cluster.stream(PLAIN, "a").publish_many(map(Word, ["a", "b", "c"]))
         await until(lambda: len(SEEN["plain/a"]) == 3)
         assert SEEN["plain/a"] == ["a:1", "b:3", "c:1"]

@@ -1,4 +1,4 @@
-"""Ending a subscription from inside its grain: from then on its handler sees nothing."""
+"""Ending a subscription from inside its grain: from then on its handler gets no event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.streams import (
 from millstream.streams.consumer.extension import ENDED_MAX, ConsumerExtension
 
 LINES = StreamNamespace("lines", str, subscriptions="explicit")
-NOTES = StreamNamespace("notes", str, subscriptions="explicit")  # the mark is for its state
+NOTES = StreamNamespace("notes", str, subscriptions="explicit")  # its mark is only for the state
 SEEN: dict[str, list[str]] = defaultdict(list)
 GATES: dict[str, asyncio.Event] = {}
 
@@ -64,7 +64,7 @@ class Hearer(Grain):
         await self.stream(LINES, "s").subscribe(self._on_all, name="all")
 
     async def leave(self) -> None:
-        """Holds the grain until the gate opens, and then leaves."""
+        """Keep the grain busy until the gate opens; then unsubscribe."""
         await pass_gate("leave")
         await self._leave("s")
         see(self.key, "left")
@@ -124,7 +124,7 @@ class Reentrant(Grain):
 
 
 class Ask:
-    """Waits at its gate, then keeps a dead letter."""
+    """Waits at its gate, then stores a dead letter."""
 
     async def give_up(self, failure: DeliveryFailure, /) -> Literal["dead_letter"]:
         await pass_gate("give up")
@@ -194,7 +194,8 @@ async def test_a_handler_that_subscribes_again_sees_what_is_published_from_then_
         await cluster.grain(Hearer, "h").listen()
         await cluster.stream(LINES, "s").publish_many(["a", "again", "b", "c"])
         await until(lambda: SEEN["all/h"] == ["a", "again", "b", "c"])
-        await until(lambda: SEEN["again/h"] == ["again"])  # whichever subscription comes first
+        # the order of the subscriptions does not matter
+        await until(lambda: SEEN["again/h"] == ["again"])
         await cluster.stream(LINES, "s").publish_many(["d", "e"])
         await until(lambda: SEEN["h"][-1] == "e")
         assert SEEN["h"] == ["a", "again", "d", "e"]

@@ -1,4 +1,4 @@
-"""What is asked of a silo that was stopped or a client that was closed, and of one that stops."""
+"""Calls to a silo that has stopped or is stopping, or to a client that was closed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Speaker(Grain):
         await self.stream(LINES, "k").publish("in a turn")
 
     async def outlive(self) -> None:
-        """Note what a turn is told that outlives its silo: it does not heed its cancellation."""
+        """Note the errors that a turn gets after the end of its silo; the turn ignores its
+        cancellation."""
         LOG.append("turn")
         with suppress(asyncio.CancelledError):
             await GATE[0].wait()

@@ -1,4 +1,4 @@
-"""Publishing from outside, through a gateway: clients, and writers that send again."""
+"""Publishing from outside, through a gateway: clients, and writers that repeat messages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Table(Grain):
 
 
 class Pace:
-    """Lets handlers handle so many events, or all."""
+    """Lets handlers handle a number of events, or all."""
 
     of_all: Pace
 
@@ -114,7 +114,7 @@ async def running(
 
 
 class Writer:
-    """Publishes rows as Spark's writer does: calls of some messages, numbered through."""
+    """Publishes rows like Spark's writer: calls of several messages with consecutive numbers."""
 
     def __init__(self, client: Client, namespace: str, name: str = "writer/0") -> None:
         self._client: Any = client
@@ -123,7 +123,8 @@ class Writer:
         self.failures = 0
 
     async def send(self, first: int, rows: list[tuple[str, int]], timeout_s: float = 5) -> int:
-        """Raises what calls raise, and TimeoutError: the caller has gone."""
+        """Send rows in one call. Raises the call's errors, and TimeoutError if the caller gave
+        up."""
         messages = [
             IngestMessage(key, first + at, [msgspec.Raw(msgspec.msgpack.encode(value))])
             for at, (key, value) in enumerate(rows)
@@ -143,7 +144,7 @@ class Writer:
     async def send_next(
         self, session: str, place: int, first: int, rows: list[tuple[str, int]]
     ) -> int:
-        """A call of a session; raises what calls raise."""
+        """Make a call of a session. Raises the call's errors."""
         messages = [
             IngestMessage(key, first + at, [msgspec.Raw(msgspec.msgpack.encode(value))])
             for at, (key, value) in enumerate(rows)
@@ -156,7 +157,7 @@ class Writer:
         return accepted
 
     async def write(self, rows: list[tuple[str, int]], at_a_time: int, pace: Pace) -> None:
-        """All rows; what fails, or is not answered in time, is sent again."""
+        """Write all rows; repeat calls that fail or are not answered in time."""
         at = 0
         while at < len(rows):
             part = rows[at : at + at_a_time]
@@ -164,7 +165,7 @@ class Writer:
                 at += await self.send(at, part, timeout_s=0.03)
             except (StreamError, CallTimeout, TimeoutError):
                 self.failures += 1
-                pace.let(5)  # the consumer is slow, and gets on
+                pace.let(5)  # the consumer is slow, and continues
 
 
 @pytest.mark.slow
@@ -207,7 +208,7 @@ async def test_nothing_of_a_session_is_stored_behind_a_failure_and_another_one_g
         assert await writer.send_next("s1", 0, 0, [("a", n) for n in range(10)]) == 10
         place, first = 1, 10
         with pytest.raises(QueueFull):
-            while True:  # what is under way makes room for a few
+            while True:  # events that are handled meanwhile make room for a few
                 await writer.send_next("s1", place, first, [("a", first)])
                 place, first = place + 1, first + 1
         Pace.of_all.let(ROWS)
@@ -244,7 +245,7 @@ async def test_a_session_that_was_forgotten_is_begun_anew(monkeypatch: pytest.Mo
 
 
 def publish_twice(gateway: str, namespace: str) -> None:
-    """A Spark task, and the same task again; blocks."""
+    """Run a Spark task, and the same task again; blocks."""
     arrow = importlib.import_module("pyarrow")
     writer = importlib.import_module("pyspark_millstream.writer")
     options = importlib.import_module("pyspark_millstream.options").WriteOptions(

@@ -1,4 +1,4 @@
-"""Numbered messages through gateways that fail: each is stored once, in order."""
+"""Numbered messages through failing gateways: each is stored once, in order."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from millstream.streams.publishing.numbered import OPENING_S, WINDOW_BYTES_MAX
 
 T = TypeVar("T")
 ACCEPTED = [0, 1, 3, 6, 7, 9, 12, 13, 15, 18]
-"""How many messages so many calls have."""
+"""The number of messages after each number of calls."""
 
 
 class Log:
-    """A queue that drops what it knows by producer and highest sequence; it is full at times."""
+    """A queue that drops repeats by producer and highest sequence; it is full at times."""
 
     def __init__(self, fates: Sequence[bool]) -> None:
         self.kept: list[int] = []
@@ -61,7 +61,7 @@ class Log:
 
 
 class Gateways:
-    """Two gateways before one log; calls go to the one or the other, are lost or answered late."""
+    """Two gateways before one log; a call goes to one of them, and may be lost or answered late."""
 
     frame_bytes_max = 1 << 20
 
@@ -90,7 +90,7 @@ class Gateways:
 
 
 def simulated(go: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What it returns, in virtual time."""
+    """Run a coroutine in virtual time; return its result."""
 
     async def main(simulation: Simulation) -> T:
         return await go()
@@ -123,7 +123,7 @@ async def publish(gateways: Any, name: str, calls: int, window: int) -> None:
 def test_attempts_at_once_through_failing_gateways_store_each_message_once_and_in_order(
     calls: int, window: int, writers: int, full: list[bool], fates: list[int]
 ) -> None:
-    """As Spark's speculation does it: several attempts of one task send the same at once."""
+    """Like Spark's speculative execution: several attempts of one task send at once."""
 
     async def go() -> list[int]:
         log = Log(full)
@@ -179,7 +179,7 @@ def test_what_may_pass_is_tried_again_within_the_patience(
 
 
 class Limping:
-    """A gateway that refuses every second call, for ever."""
+    """A gateway that always refuses every second call."""
 
     frame_bytes_max = 1 << 20
 
@@ -242,7 +242,7 @@ def test_what_is_out_is_given_up_by_closing() -> None:
         found = [silent.out]
         await publisher.aclose()
         await publisher.aclose()
-        await publisher.drain()  # there is nothing to wait for
+        await publisher.drain()  # no call is out
         return [*found, silent.out, publisher.accepted]
 
     assert simulated(go) == [3, 0, 0]
@@ -268,7 +268,7 @@ class Answering(Silent):
     [
         ([WINDOW_BYTES_MAX - 9, 9, 0], 3, 0.0),
         ([WINDOW_BYTES_MAX - 9, 10, 0], 2, 1.0),
-        ([WINDOW_BYTES_MAX + 1, 1], 1, 1.0),  # larger than all, it is out alone
+        ([WINDOW_BYTES_MAX + 1, 1], 1, 1.0),  # larger than the limit, so it is out alone
         ([10, WINDOW_BYTES_MAX + 1], 1, 1.0),
     ],
 )
@@ -300,14 +300,14 @@ async def test_no_failure_is_left_that_nobody_has_looked_at() -> None:
             await publisher.publish(encode_messages([]), 1)
     assert raised.value.__notes__ == ["tried again for 0.001 s, and nothing was accepted"]
     await publisher.aclose()
-    gc.collect()  # tells of tasks whose error nobody took
+    gc.collect()  # reports tasks whose errors nobody read
     await spin()
     assert seen == []
 
 
 def test_what_was_out_is_not_sent_on_when_a_session_is_over() -> None:
     class Stuck(Silent):
-        """The first call fails, those behind it get no answer."""
+        """The first call fails; later ones get no answer."""
 
         async def call(self, *args: Any, **kwargs: Any) -> Any:
             if args[-2]:
@@ -329,4 +329,4 @@ def test_what_was_out_is_not_sent_on_when_a_session_is_over() -> None:
         await publisher.aclose()
         return out
 
-    assert simulated(go) == 1  # `drain` was cancelled in the wait for the second one
+    assert simulated(go) == 1  # `drain` was cancelled while it waited for the second one

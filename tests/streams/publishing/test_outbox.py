@@ -1,4 +1,4 @@
-"""The outbox of a state: what is published with a write is sent once that is stored, not before."""
+"""The outbox of a state: events that are published with a write are sent once it is stored."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Holder:
 
 
 class Queues:
-    """A provider that keeps what it accepts, and refuses what it is told to."""
+    """A provider that keeps accepted messages, and refuses the ones that a test chooses."""
 
     def __init__(self) -> None:
         self.stored: list[tuple[str, bytes]] = []
@@ -97,7 +97,7 @@ class Queues:
         for message in messages:
             self.check(message)
         found: list[Token | Exception | None] = []
-        for message in messages:  # behind one that fails nothing is sent
+        for message in messages:  # messages after a failed one are not sent
             failed = isinstance(found[-1], Exception) if found else False
             found.append(found[-1] if failed and self.is_one_queue else self._accept(message))
         return found
@@ -181,7 +181,7 @@ async def test_what_a_queue_refuses_for_good_is_a_dead_letter_and_holds_nothing_
 
 
 async def test_nothing_is_sent_behind_an_event_that_is_refused_and_then_waits() -> None:
-    """Its number would be taken for known."""
+    """Otherwise its number would be taken for a repeat."""
     queues, store = Queues(), MemoryStateStore()
     queues.is_one_queue = True
     queues.never.update(["bad"])
@@ -417,7 +417,7 @@ async def test_a_refused_event_of_an_outbox_is_listed_and_can_be_redriven() -> N
 
 
 async def test_the_name_of_an_outbox_counts_in_the_size_of_its_events() -> None:
-    """What is admitted is accepted: there is no size at which it becomes a dead letter."""
+    """An admitted event is accepted; no size makes it a dead letter."""
     limit = 1_000
 
     def small() -> PersistentStreams:

@@ -1,4 +1,4 @@
-"""Publishes while streams move to other queues: what waits moves along, nothing overtakes it."""
+"""Publishes while streams move to other queues: waiting messages move too, and keep their order."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Desk:
         return asyncio.ensure_future(self.publisher.publish(stream, [text.encode()], None))
 
     def store(self, *texts: str) -> asyncio.Task[object]:
-        """Texts begin with the key of their stream."""
+        """Store texts that begin with the key of their stream."""
         messages = [OutMessage(StreamId("n", text[0]), [text.encode()]) for text in texts]
         return asyncio.ensure_future(self.publisher.store(messages))
 
@@ -109,7 +109,7 @@ async def test_what_waits_goes_first_and_then_what_came_meanwhile(desk: Desk) ->
     await spin()
     late = [desk.publish(A, f"a{n}") for n in range(3, 6)]
     await spin()
-    assert not moving.done()  # what is out ends first
+    assert not moving.done()  # messages that are out end first
     desk.service.gate.set()
     await moving
     newest = desk.publish(A, "a6")
@@ -183,7 +183,7 @@ async def test_what_waits_when_the_silo_stops_is_not_sent(desk: Desk) -> None:
 
 
 async def test_of_a_list_with_a_stream_that_has_no_queue_nothing_is_stored(desk: Desk) -> None:
-    """Sent again, it would look known beside a later one of its producer in the same queue."""
+    """A repeated message would seem known beside a later one of its producer in the same queue."""
     desk.mapper.refuses = "b"
     desk.service.gate.set()
     outcomes = await desk.publisher.store(

@@ -1,4 +1,5 @@
-"""What waits to be enqueued: order, prefixes, producers, deadlines; beside a model of a queue."""
+"""Messages that wait to be enqueued: order, prefixes, producers, deadlines; with a model of a
+queue."""
 
 from __future__ import annotations
 
@@ -204,7 +205,7 @@ STEPS = st.lists(
 def test_whatever_happens_a_queue_that_keeps_the_contract_has_each_producer_in_order(
     steps: list[tuple[str, int, object]],
 ) -> None:
-    """The service stores what `answered` says; with PublishUnknown it stores it all the same."""
+    """The service stores the messages that `answered` names, even if it raises PublishUnknown."""
     queue = SendQueue("q", SendLimits(batch_messages_max=3))
     added: list[Publish] = []
     stored: list[OutMessage] = []
@@ -285,7 +286,7 @@ def test_a_publish_whose_streams_went_apart_has_the_outcomes_of_its_parts() -> N
     assert isinstance(three, QueueFull)
 
 
-# --- why a message is not stored ------------------------------------------------------------------
+# --- reasons of refusals --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

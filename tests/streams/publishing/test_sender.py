@@ -1,4 +1,4 @@
-"""Enqueueing in one queue: one call at a time, limits of time, odd adapters, lost publishers."""
+"""Enqueueing in one queue: one call at a time, timeouts, faulty adapters, cancelled publishers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL_LIMIT_S = 0.05
 
 
 class Service:
-    """A queue whose calls end as the test says; by default they store."""
+    """A queue whose calls end as the test decides; by default they store."""
 
     def __init__(self) -> None:
         self.stored: list[str] = []
@@ -29,7 +29,7 @@ class Service:
         self.under_way = 0
         self.answers: list[Callable[[list[str]], Any]] = []
 
-    epoch = 7  # stands for a mapper, too
+    epoch = 7  # replaces a mapper, too
 
     async def enqueue(self, queue: str, messages: Sequence[OutMessage], epoch: int, /) -> Any:
         assert (queue, epoch) == ("q", 7)
@@ -221,11 +221,11 @@ def test_timers_that_fire_early_lose_nothing(seed: int) -> None:
 
 
 class PromptService(Service):
-    """Stores without waiting where it is told an answer to give, else as the others do."""
+    """Stores without waiting if the test gives an answer; otherwise like the base class."""
 
     def __init__(self, *at_once: Any) -> None:
         super().__init__()
-        self.at_once = list(at_once)  # of the next calls: True: stored; None; tokens; an error
+        self.at_once = list(at_once)  # answers of the next calls (True: stored)
         self.asked = 0
 
     def enqueue_at_once(self, queue: str, messages: Sequence[OutMessage], epoch: int, /) -> Any:
@@ -259,7 +259,7 @@ async def test_what_is_not_stored_at_once_is_enqueued(answer: Any) -> None:
 
 
 def lists_of(*texts: str) -> list[list[OutMessage]]:
-    """One message of a stream of its own for each text."""
+    """Make a list of one message for each text, in a stream of its own."""
     return [[OutMessage(StreamId("n", text), [text.encode()])] for text in texts]
 
 
@@ -343,7 +343,7 @@ async def test_a_list_that_is_too_long_for_one_call_is_not_stored_at_once() -> N
 
 
 class TickingLoop:
-    """A loop's clock that goes on by itself, as the publishing that it is asked for takes time."""
+    """A clock that advances with each reading, as if publishing took time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Where a list that is published is cut, and which message is refused."""
+"""The cuts of a published list, and the message that is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = StreamId("n", "a")
 
 
 def sizes(bodies: list[int], items_max: int = 3, bytes_max: int = 10) -> list[list[int]]:
-    """The parts of a list of items of these sizes, as sizes."""
+    """Return the sizes of the parts of a list of items of these sizes."""
     limits = PublishLimits(items_max=items_max, bytes_max=bytes_max)
     return [[len(one) for one in part] for part in split_items([b"x" * n for n in bodies], limits)]
 
@@ -51,7 +51,7 @@ def test_parts_are_the_list_in_order_each_within_the_limits_and_none_could_take_
     ("bodies", "parts"),
     [
         ([], []),
-        ([3, 3, 4], [[3, 3, 4]]),  # both limits to the last
+        ([3, 3, 4], [[3, 3, 4]]),  # exactly at both limits
         ([3, 3, 5], [[3, 3], [5]]),
         ([1, 1, 1, 1], [[1, 1, 1], [1]]),
         ([11], [[11]]),  # one item may be larger

@@ -1,4 +1,4 @@
-"""What a writer outside may have out at a time: calls, and bytes of them."""
+"""The limits of unanswered calls of a writer outside: their number, and their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 1_000
 
 
 class Gateway:
-    """Answers when nothing else can happen; notes how much is out."""
+    """Answers when no other task can run; notes the calls that are out."""
 
     frame_bytes_max = 1 << 20
 

@@ -1,4 +1,4 @@
-"""One run of a reader at a time has its name; whose run is silent loses it."""
+"""One run of a reader at a time has its name; a silent run loses it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_run_that_is_silent_loses_the_name_and_is_told_so() -> None:
         with pytest.raises(ConfigError, match="this run .old. lost the name to another run .new."):
             await reads.retain("r", {"q0": Token(0, 9)}, run="old")
         assert (await reads.claim("r", "old")).run == "new"
-        await reads.release("r", "old")  # which has it no more
+        await reads.release("r", "old")  # the run no longer has the name
         assert (await reads.claim("r", "third")).run == "new"
         assert await reads.list_retained() == {"r": {"q0": Token(0, 7)}}
 
@@ -91,7 +91,7 @@ def test_a_run_whose_last_renewal_is_late_does_not_hold_up_the_next() -> None:
         await reads.claim_in_turn("r", "old")
         waiting = asyncio.ensure_future(reads.claim_in_turn("r", "new"))
         await asyncio.sleep(RENEW_S / 2)
-        await reads.claim("r", "old")  # as it was on its way
+        await reads.claim("r", "old")  # this call was under way before
         renewed_s = asyncio.get_running_loop().time()
         await waiting
         assert asyncio.get_running_loop().time() - renewed_s >= CLAIM_S

@@ -1,4 +1,4 @@
-"""Rows of readers outside that are damaged: named, and never taken for something else."""
+"""Damaged rows of outside readers are named, and never read as other values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.streams.rewinding.incarnation import Incarnation
 
 
 def damaged(store: MemoryStateStore, key: str) -> Iterator[int]:
-    """The row with each of its bits flipped, one after the other."""
+    """Flip each bit of the row, one after the other."""
     row = store.get(key)
     assert row is not None
     etag = row.etag

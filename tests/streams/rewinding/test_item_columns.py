@@ -1,4 +1,4 @@
-"""Which columns the items of a type have."""
+"""The columns for the items of a type."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_field_that_cannot_be_said_is_named_and_not_guessed(
 
 @pytest.mark.parametrize(("lists", "is_said"), [(15, True), (16, False)])
 def test_a_type_may_be_nested_sixteen_deep(lists: int, is_said: bool) -> None:
-    kind: Any = int | None  # that a value may be missing is no level
+    kind: Any = int | None  # an optional value adds no level
     for _ in range(lists):
         kind = list[kind]
     (found,) = columns_of(msgspec.defstruct("Deep", [("n", kind)]))

@@ -1,4 +1,4 @@
-"""A program outside reads what is in the queues, while silos die, stop and come back."""
+"""An outside program reads the content of queues, while silos crash, stop and restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reads(world: StagedWorld, namespace: str = "rows", provider: str = "default"
 
 
 async def all_of(by: QueueReads, part: Range, events_max: int) -> list[ReadMessage]:
-    """What is in a range."""
+    """Return the messages in a range."""
     position, found = part.start, list[ReadMessage]()
     while position < part.end:
         page = await by.page(part, position, events_max=events_max)
@@ -94,7 +94,7 @@ def test_silos_that_die_meanwhile_lose_and_double_nothing(seed: int) -> None:
 
 
 async def again(world: StagedWorld, times: int) -> dict[str, list[str]]:
-    """Read all of it, slowly and often; it is always the same."""
+    """Read all messages, slowly and often; the result must always be the same."""
     found = items_of(await read_all(world, 10))
     for _ in range(times):
         await asyncio.sleep(2.5)
@@ -170,7 +170,7 @@ def test_a_measure_waits_for_a_silo_that_knows_enough() -> None:
 
 
 class Ends:
-    """A gateway whose silos know of one message more with each call."""
+    """A gateway whose silos know one more message with each call."""
 
     def __init__(self, incarnation: str = "") -> None:
         self.incarnation, self.calls = incarnation, 0
@@ -196,7 +196,7 @@ def test_a_queue_that_seems_to_end_before_a_position_is_asked_for_again() -> Non
         gateway.calls = 0
         assert await by("other", 60.0).extents_from(reached) and gateway.calls == 1
         gateway.calls = 0
-        late = await by("", 0.0).extents_from(reached)  # and then it is so
+        late = await by("", 0.0).extents_from(reached)  # then the answer is accepted
         assert gateway.calls == 1 and late.queues[0].end == Token(0, 2)
 
     in_cluster(main)

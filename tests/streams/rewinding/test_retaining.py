@@ -1,4 +1,4 @@
-"""Readers outside that keep what they have not read: what is refused, and what odd adapters say."""
+"""Outside readers that retain unread messages: refused calls, and wrong answers of adapters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.streams.rewinding.retain_target import READER_CHARS_MAX, RetainT
 
 
 class Keeper:
-    """An adapter, as far as it is asked here."""
+    """The parts of an adapter that the target calls."""
 
     def __init__(self) -> None:
         self.positions: dict[str, dict[str, Token]] = {"q0": {}, "q1": {}}

@@ -1,4 +1,4 @@
-"""What a silo gives to readers outside: pages, extents, and what it makes of odd readers."""
+"""The target in a silo for outside readers: pages, extents, and faulty readers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def message(number: int, namespace: str = "n", items: int = 1) -> QueueMessage:
 
 
 class Shelf:
-    """Queues in memory, of which the messages below `first` are gone."""
+    """Queues in memory, without the deleted messages before `first`."""
 
     def __init__(self, *counts: int) -> None:
         self.queues = {
@@ -102,7 +102,7 @@ def tasks() -> Tasks:
 
 
 class Others:
-    """Other silos: what they answer, by their names; None: nothing, ever."""
+    """Other silos: their answers, by name; None: they never answer."""
 
     def __init__(self, **answers: list[Any] | Exception | None) -> None:
         self.answers = answers
@@ -143,7 +143,7 @@ def made(
 
 
 async def numbers(target: RewindTarget, start: int, end: Token = END, events_max: int = 4) -> Any:
-    """What is in q0 from a number on, and how many pages that took."""
+    """Return the messages of q0 from a number on, and the number of pages."""
     position, found, pages = Token(0, start), list[int](), 0
     while True:
         page = await target.read(FORM, "", "q0", "n", position, end, events_max, 1 << 20)
@@ -187,7 +187,7 @@ async def test_what_is_gone_is_said_with_the_first_that_is_kept() -> None:
     page = await target.read(FORM, "", "q0", "n", Token(0, 2), END, 100, 1 << 20)
     assert page.gone == Token(0, 5) and not page.messages
     await target.read(FORM, "", "q0", "n", Token(0, 5), END, 100, 1 << 20)
-    assert len(shelf.made) == 1  # that is an answer: the reader is sound
+    assert len(shelf.made) == 1  # an answer, so the reader works
 
 
 async def test_extents_are_of_the_queues_now_and_of_those_asked_for() -> None:
@@ -313,7 +313,7 @@ async def test_odd_bounds_are_a_fault(answer: Any) -> None:
 
 
 async def spans(target: RewindTarget, bytes_max: int, end: Token = END) -> list[tuple[int, int]]:
-    """Where each part of q0 ends that has at most so many bytes, and how many it has."""
+    """Return the end and the size of each part of q0 with at most `bytes_max` bytes."""
     position, found = Token(0, 1), list[tuple[int, int]]()
     while True:
         span = await target.measure(FORM, "", "q0", "n", position, end, bytes_max)
@@ -397,7 +397,7 @@ def test_a_provider_that_forgets_is_refused() -> None:
     assert "forgets messages" in refusal_of("p", log | {Capability.REWIND, Capability.ITEM_ACK})
 
 
-# -- the readers that are kept
+# -- readers that are kept
 
 
 async def test_a_reader_is_used_again_by_one_call_at_a_time(

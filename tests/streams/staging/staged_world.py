@@ -1,5 +1,8 @@
-"""Clusters in virtual time that take staged writes: queues on a host of their own, which drop
-repeats; a store whose writes can be watched; a client that writes and commits."""
+"""Clusters in virtual time that take staged writes.
+
+Queues are on a host of their own, and drop repeats. The writes of the store can be watched. A
+client writes and commits.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ RUNTIME = RuntimeOptions(call_timeout_s=4.0, idle_after_s=20.0, collect_every_s=
 
 
 class WatchedStore(FailingStore):
-    """Tells of each write of what is staged, before and after it."""
+    """Calls back before and after each write of staged rows."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation.rng)
@@ -57,7 +60,7 @@ class WatchedStore(FailingStore):
         return found
 
     def staged(self, what: str) -> list[str]:
-        """Keys of rows of chunks, or of writers."""
+        """Return the keys of rows of chunks, or of writers."""
         return [key for key in self._rows if key.startswith(f"staged/default/{what}/")]
 
 
@@ -119,7 +122,7 @@ class StagedWorld:
     async def write_part(
         self, batch: int, part: int, chunks: int = 3, **more: Any
     ) -> Manifest | None:
-        """None: the batch is decided."""
+        """Write a part of a batch; return None if the batch is decided."""
         attempt = self.attempt(batch, part, **more)
         try:
             if not await attempt.begin():
@@ -135,7 +138,7 @@ class StagedWorld:
         return StagedBatch(gateway, self.name(writer), batch, patience_s=patience_s)
 
     async def write_batch(self, batch: int, parts: int = 2, **more: Any) -> int:
-        """As Spark: what fails is tried again by other attempts."""
+        """Write a batch like Spark: other attempts repeat failed work."""
         writer = more.get("writer", "w")
         manifests = [await self.write_part(batch, part, **more) for part in range(parts)]
         found = [one for one in manifests if one is not None]
@@ -144,7 +147,7 @@ class StagedWorld:
     async def begin_as(self, name: StagedWriterName) -> bool:
         return await StagedAttempt(self.client.gateway, name, 0, 0, "u", patience_s=1.0).begin()
 
-    # -- what is seen
+    # -- observations
 
     def is_decided(self) -> bool:
         """Is a batch decided, and not delivered?"""
@@ -154,7 +157,7 @@ class StagedWorld:
         return any(state.delivering is not None for state in states)
 
     def items(self) -> dict[str, list[str]]:
-        """What is stored under each key, in order."""
+        """Return the stored items of each key, in order."""
         found: dict[str, list[str]] = defaultdict(list)
         for log in self.logs.all():
             for message in log.messages:
@@ -163,7 +166,7 @@ class StagedWorld:
         return dict(found)
 
     def coordinator(self, writer: str = "4:rows/w") -> str:
-        """The host whose silo has the writer's grain, "" if none has."""
+        """Return the host whose silo has the writer's grain; "" if none has."""
         for name in self.cluster.names:
             silo = self.cluster.silo(name)
             if silo and silo.assembly.catalog.find(writer_name("default"), writer):
@@ -171,14 +174,14 @@ class StagedWorld:
         return ""
 
     def crash(self, name: str) -> None:
-        """Kill a silo's host; it starts again a little later."""
+        """Crash a silo's host; it starts again a little later."""
         self.simulation.crash(name)
         loop = asyncio.get_running_loop()
         loop.call_later(2.0, self.cluster.boot, name, context=Context())
 
 
 def rows_of(batch: int, part: int, chunk: int, count: int = 7) -> bytes:
-    """A chunk of messages with two items each."""
+    """Make a chunk of messages with two items each."""
     messages = []
     for number in range(count):
         items = [f"{batch}.{part}.{chunk}.{number}.{item}" for item in range(2)]
@@ -188,7 +191,7 @@ def rows_of(batch: int, part: int, chunk: int, count: int = 7) -> bytes:
 
 
 def expected(batches: int, parts: int = 2, chunks: int = 3, count: int = 7) -> dict[str, list[str]]:
-    """What `items` gives when so many batches have arrived."""
+    """Return the result of `items` after this number of batches."""
     found: dict[str, list[str]] = defaultdict(list)
     for batch in range(batches):
         for part in range(parts):

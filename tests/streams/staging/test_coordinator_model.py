@@ -1,8 +1,9 @@
-"""A writer's coordinator under crashes, late writes and repeats: every batch whole, once, in order.
+"""A writer's coordinator under crashes, late writes and repeats: each batch arrives whole, once, in
+order.
 
-The model has what the coordinator relies on: a row that is written by compare-and-set, chunks that
-a silo may store while its lease runs and a little longer, queues that drop what they have by
-sequence and refuse a hole.
+The model has the parts that the coordinator relies on: a row that is written by compare-and-set,
+chunks that a silo may store during its lease and a little longer, and queues that drop repeats by
+sequence and refuse a gap.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from millstream.streams.staging.coordinator import (
 
 LANES = ["q0", "q1"]
 PARTS = 2
-WRITE_S = 30.0  # how long a store may take
+WRITE_S = 30.0  # the longest duration of a write
 ENDS = st.sampled_from(
     ["stored"] * 5 + ["stored, then crashed", "crashed", "by one that was replaced"]
 )
@@ -67,7 +68,8 @@ class Machine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.row = msgspec.msgpack.encode(WriterState())
         self.coordinator: Coordinator | None = None
-        self.replaced: tuple[Coordinator, bytes] | None = None  # it does not know, and its row
+        # a coordinator that does not know its replacement, and its row
+        self.replaced: tuple[Coordinator, bytes] | None = None
         self.chunks: dict[str, dict[int, list[Message]]] = defaultdict(dict)
         self.late: list[tuple[float, str, int, list[Message]]] = []
         self.queues: dict[str, list[int]] = {lane: [] for lane in LANES}
@@ -89,7 +91,7 @@ class Machine(RuleBasedStateMachine):
         return self.coordinator
 
     def ask(self, end: str, method: str, *args: Any) -> Any:
-        """The answer, once the state is stored; None: there was none."""
+        """Return the answer after the state is stored; None if there was no answer."""
         if end == "by one that was replaced":
             return self.ask_replaced(method, *args)
         coordinator = self.opened()
@@ -107,7 +109,8 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def ask_replaced(self, method: str, *args: Any) -> Any:
-        """Its answer leaves where nothing has to be stored, or nobody has stored since."""
+        """Ask a replaced coordinator; it answers if it has nothing to store, or nobody has stored
+        since."""
         if self.replaced is None:
             return None
         coordinator, row = self.replaced
@@ -130,7 +133,7 @@ class Machine(RuleBasedStateMachine):
             self.note(state.delivering)
 
     def note(self, batch: Batch | None) -> None:
-        """A decision is stored: from now on every message of it has to arrive."""
+        """Note a stored decision: from now on all of its messages must arrive."""
         assert batch is not None
         self.decided.append(batch.number)
         names = {one.name: one for one in self.attempts}
@@ -141,7 +144,7 @@ class Machine(RuleBasedStateMachine):
                 for lane, message in chunk:
                     self.expected[lane].append(message)
 
-    # -- what Spark does
+    # -- actions of Spark
 
     def batch(self) -> int:
         return msgspec.msgpack.decode(self.row, type=WriterState).last + 1
@@ -181,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             self.messages += 1
             chunk.append((lane, self.messages))
         index = len(attempt.chunks)
-        if is_late:  # the task that waits for it has gone
+        if is_late:  # the task that waits for the answer has ended
             self.late.append((self.now_s + WRITE_S, attempt.name, index, chunk))
             attempt.is_over = True
         else:
@@ -218,7 +221,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(chunks=st.lists(st.sampled_from([["q0"], ["q1", "q0"], []]), max_size=3), end=ENDS)
     def write_a_batch(self, chunks: list[list[str]], end: str) -> None:
-        """As it goes when all goes well, up to the commit."""
+        """Write a batch without faults, up to the commit."""
         for part in range(PARTS):
             self.start_attempt(part, 0, "stored")
             for lanes in chunks:
@@ -275,17 +278,17 @@ class Machine(RuleBasedStateMachine):
             self.chunks.pop(name, None)
             self.ask(end, "on_swept", name)
             if end != "stored":
-                return  # it was opened anew
+                return  # it was opened again
 
     @rule()
     def replace(self) -> None:
-        """The silo was cut off: another one opens the coordinator, and both are asked."""
+        """Cut a silo off: another one opens the coordinator, and both are asked."""
         if self.coordinator is not None and not self.coordinator.is_changed:
             self.replaced, self.coordinator = (self.coordinator, self.row), None
 
     @rule()
     def deliver_by_one_that_was_replaced(self) -> None:
-        """What it delivers is in the queues, or no longer stored."""
+        """Check that a replaced coordinator delivers only messages that the queues already have."""
         if self.replaced is None or self.replaced[0].state.delivering is None:
             return
         for place in iter_placed(self.replaced[0].state.delivering):
@@ -298,7 +301,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         self.coordinator = None
 
-    # -- what holds
+    # -- invariants
 
     @invariant()
     def queues_hold_the_decided_batches_in_order(self) -> None:
@@ -392,7 +395,7 @@ def test_what_is_dropped_is_swept_after_its_last_lease_and_its_last_write() -> N
     coordinator = Coordinator(WriterState(), 0.0)
     coordinator.begin("a", 0, 0, 0.0)
     coordinator.abort(0, 1000.0)
-    opened = Coordinator(coordinator.state, 1050.0)  # who gave a lease before is not known
+    opened = Coordinator(coordinator.state, 1050.0)  # leases that were given before are not known
     assert opened.to_sweep(1050.0 + SWEEP_AFTER_S - 1) == []
     assert opened.to_sweep(1050.0 + SWEEP_AFTER_S) == ["a"]
 

@@ -1,4 +1,4 @@
-"""A writer's coordinator by itself: one event, and all that it changes."""
+"""A writer's coordinator alone: one event, and all of its changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.streams.staging.coordinator import (
 
 
 def opened(*attempts: tuple[str, int], once: bool = False) -> Coordinator:
-    """A coordinator with attempts of these batches, each of part 0, which has stored all."""
+    """Make a coordinator with attempts of these batches, each of part 0, whose state is stored."""
     coordinator = Coordinator(WriterState(), 0.0)
     for name, batch in attempts:
         coordinator.begin(name, batch, 0, 0.0, once=once)
@@ -115,7 +115,7 @@ def test_a_writer_that_is_used_once_is_over_when_nothing_is_left_and_nobody_aske
     assert coordinator.next_due_s() == 20.0 + SILENT_S
     assert not coordinator.is_over(20.0 + SILENT_S - 1)
     assert coordinator.is_over(20.0 + SILENT_S)
-    coordinator.begin("late", 0, 0, 25.0)  # somebody asks once more
+    coordinator.begin("late", 0, 0, 25.0)  # one more call
     assert not coordinator.is_over(20.0 + SILENT_S) and coordinator.is_over(25.0 + SILENT_S)
 
 

@@ -1,4 +1,5 @@
-"""Rows of staged writes that are damaged: named, never taken for others, and nothing is swept."""
+"""Damaged rows of staged writes are named and never misread, and nothing is swept because of
+them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ WRITER, PUT, REFUSED_KEY = (
 
 
 async def stored() -> tuple[MemoryStateStore, StagedRows]:
-    """A row of each sort."""
+    """Make one row of each kind."""
     store = MemoryStateStore()
     rows = StagedRows(store, "p")
     await rows.write("w", WriterState(), None)
@@ -87,7 +88,7 @@ async def test_rows_that_were_written_bare_are_read() -> None:
 
 
 def cut(store: MemoryStateStore, key: str) -> bytes:
-    """Damage a row; as it was."""
+    """Damage a row; return its former data."""
     row = store.get(key)
     assert row is not None
     store.put(key, row.data[:-1], row.etag, row.fence)

@@ -44,7 +44,7 @@ WAIT_S = 2.0
 
 
 class World:
-    """What survives a crash; counts steps, and makes faults at some of them."""
+    """The state that survives a crash; counts steps, and causes faults at some of them."""
 
     def __init__(self, faults: Mapping[int, str]) -> None:
         self.store = MemoryStateStore()
@@ -61,7 +61,7 @@ class World:
         return self.desk
 
     def fault_now(self, when: str) -> str:
-        """Is one now? "crash", "fail" or "replace"."""
+        """Return the fault that is due now: "crash", "fail" or "replace"."""
         fault = self._faults.get(self.steps, "")
         if not fault.startswith(when):
             return ""
@@ -70,12 +70,12 @@ class World:
 
     @property
     def has_failed(self) -> bool:
-        """Have all faults been made?"""
+        """Have all faults happened?"""
         return not self._faults
 
 
 class Desk:
-    """One life of a silo: its desk, and what it reaches the world by."""
+    """One run of a silo: its desk, and the interfaces that the desk uses."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -100,13 +100,13 @@ class Desk:
         return await self.step(lambda: self.world.store.scan(*args))
 
     def check(self, message: OutMessage, /) -> None:
-        """It accepts whatever there is."""
+        """Accept all messages."""
 
     async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
         return await self.step(lambda: self.enqueue(messages), QueueFull("full"))
 
     async def enqueue(self, messages: Sequence[OutMessage]) -> Any:
-        """A queue that drops what it has by sequence, and has no holes."""
+        """Store messages in a queue that drops repeats by sequence, and has no gaps."""
         for message in messages:
             assert message.mark is not None
             queue = self.world.queues[message.mark.producer.removeprefix("w/")]
@@ -130,14 +130,14 @@ class Desk:
         elif fault == "fail":
             raise error or StorageUnavailable("the store did not answer")
         elif fault == "replace":
-            self.world.new_desk()  # and this one goes on
+            self.world.new_desk()  # this desk continues, too
         await asyncio.sleep(0)
         if self.is_dead:
             await asyncio.get_running_loop().create_future()
 
 
 class Spark:
-    """Writes batches; what fails is tried again, by another attempt or as a restarted query."""
+    """Writes batches; repeats failed work with another attempt, or as a restarted query."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -158,7 +158,7 @@ class Spark:
         return await self.commit(batch, manifests)
 
     async def write_part(self, batch: int, part: int) -> Manifest | None:
-        """None: the batch is decided."""
+        """Write a part; return None if the batch is decided."""
         while True:
             self._attempts += 1
             name = f"u{self._attempts}"
@@ -184,7 +184,7 @@ class Spark:
         return chunk.counts()
 
     async def commit(self, batch: int, manifests: list[Manifest]) -> bool:
-        """False: run the batch again."""
+        """Commit; return False if the batch must run again."""
         for _ in range(2):
             desk = self._world.desk
             answer = await self.ask(desk, desk.desk.commit(batch, manifests, WAIT_S / 2))
@@ -195,7 +195,7 @@ class Spark:
         return False
 
     async def ask(self, desk: Desk, question: Coroutine[Any, Any, T]) -> T | None:
-        """The answer; None: there was none."""
+        """Return the answer; None if there was none."""
         answer: T | None = None
         try:
             async with asyncio.timeout(WAIT_S):
@@ -234,11 +234,11 @@ def expected() -> dict[str, list[bytes]]:
 
 
 async def write_under(faults: Mapping[int, str]) -> World:
-    """Both batches, then time until nothing is left to be swept."""
+    """Write both batches, then wait until nothing is left to sweep."""
     world = World(faults)
     await Spark(world).write()
     for wait_s in (0.0, SILENT_S, SWEEP_AFTER_S) * (len(faults) + 2):
-        await asyncio.sleep(wait_s)  # each crash begins the count anew
+        await asyncio.sleep(wait_s)  # each crash starts the count again
         await Spark(world).ask(world.desk, keep(world.desk))
     await world.desk.tasks.aclose()
     return world
@@ -279,7 +279,7 @@ def test_many_faults_leave_every_message_once_in_order_and_no_chunk(faults: dict
 
 
 def test_what_was_decided_is_delivered_by_whoever_keeps_house_next() -> None:
-    """Driver and silo die behind the decision."""
+    """Driver and silo crash after the decision."""
 
     async def go() -> World:
         world = World({})
@@ -335,7 +335,7 @@ def test_a_desk_that_was_replaced_looks_again_before_it_says_that_something_is_g
         assert isinstance(await old.lease("v", 1), Leased)
         before = world.steps
         assert await old.lease("w", 1) == Gone(["w"])
-        assert world.steps - before == 1  # it is the one that stored the row last
+        assert world.steps - before == 1  # it stored the row last
 
     simulated(go)
 
@@ -361,7 +361,8 @@ def test_a_desk_whose_batch_another_one_has_delivered_stops_at_the_next_chunk() 
         await new.tasks.aclose()
         return world.steps - before
 
-    assert simulated(go) == 2  # no such chunk, and the row says that nothing is to be delivered
+    # the chunk is missing, and the row says that nothing is to be delivered
+    assert simulated(go) == 2
 
 
 def chunks_in(world: World) -> int:
@@ -378,7 +379,7 @@ def test_chunks_that_were_delivered_are_deleted_at_once_and_their_names_a_little
         assert chunks_in(world) == 0
         state, _ = await world.new_desk().desk.state()
         assert set(state.dropped.values()) == {0}, "their room is not free"
-        await put(desk, "u1", 0, Chunk("rows", LANES, []))  # the silo that stored it hung
+        await put(desk, "u1", 0, Chunk("rows", LANES, []))  # a late write of a silo that hung
         await asyncio.sleep(SWEEP_AFTER_S + 1)
         assert await desk.desk.keep_house() is None
         assert chunks_in(world) == 0

@@ -1,4 +1,4 @@
-"""Finding writers that nobody looks after: page by page, with bounds, whoever is silent."""
+"""Finding abandoned writers: page by page, within limits, in spite of silent writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITERS = 3 * ROWS_AT_ONCE
 
 
 class Rig:
-    """A finder over a store, in a silo that need not be the first."""
+    """A finder over a store, in the first silo or another one."""
 
     def __init__(self, *, is_first: bool = True) -> None:
         self.rows = StagedRows(MemoryStateStore(), "default")
@@ -50,7 +50,7 @@ class Rig:
             self.out -= 1
 
     async def fill(self) -> None:
-        """Every third writer has nothing staged."""
+        """Store writers; every third one has nothing staged."""
         for number in range(WRITERS):
             state = WriterState(open={} if number % 3 == 0 else {"u": OpenAttempt(0, 0)})
             await self.rows.write(f"w{number:03}", state, None)

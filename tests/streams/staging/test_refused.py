@@ -1,6 +1,9 @@
-"""A decided batch of which a queue refuses messages for good: who writes it is told why, nothing
-is skipped silently, and once an operator gives up what is refused, the rest is published once, in
-order, and the writer goes on; under a crash, a failure or a second desk between any two steps."""
+"""A decided batch with messages that a queue refuses for good.
+
+The writer learns the reason, and no message is skipped silently. When an operator gives up the
+refused messages, the rest is published once, in order, and the writer continues. This holds under a
+crash, a failure or a second desk between any two steps.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ POISON = [b"0.0.0.0", b"0.0.1.2", b"0.1.0.1", b"0.1.1.0", b"0.1.1.1"]
 
 
 class Fussy(World):
-    """Its queues refuse some items for good; `too_large`: the provider does, before they are sent.
+    """Refuses some items for good; `too_large`: the provider refuses them before they are sent.
 
-    A queue takes a sequence for known once a higher one is stored, as real ones do.
+    A queue takes a sequence for known once a higher one is stored, like real queues.
     """
 
     def __init__(self, faults: Mapping[int, str], poison: set[bytes], too_large: bool) -> None:
@@ -147,7 +150,8 @@ async def written_under(
 def judge(
     world: Fussy, operator: Operator, abandoned: Abandoned | None, refused: list[RefusedMessage]
 ) -> None:
-    """Everything but the poison is there, once, in order; the poison is named, and nothing else."""
+    """Check that all good items are stored once, in order, and that exactly the refused ones are
+    named."""
     left = {
         lane: [item for item in items if item not in world.poison]
         for lane, items in expected().items()
@@ -221,7 +225,7 @@ def test_without_an_operator_the_batch_waits_with_its_cause_and_goes_on_when_the
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_whoever_looks_at_a_writer_has_its_batch_tried_for_a_second(is_full: bool) -> None:
-    """Its silo died, so no other one knows yet why the batch waits."""
+    """Its silo crashed, so no other silo knows yet why the batch waits."""
 
     async def go() -> tuple[WriterStatus, float]:
         world = Fussy({}, {POISON[0]}, too_large=False)
@@ -263,7 +267,7 @@ def test_whoever_looks_at_a_writer_whose_batch_can_be_delivered_sees_it_delivere
 
 
 async def refused_batch(world: Fussy) -> tuple[Desk, list[Manifest]]:
-    """A batch that is decided, and of which a queue refuses a message."""
+    """Decide a batch of which a queue refuses a message."""
     spark = Spark(world)
     manifests = [await spark.write_part(0, part) for part in range(PARTS)]
     found = [one for one in manifests if one is not None]
@@ -321,7 +325,7 @@ def test_whoever_asks_for_a_batch_waits_as_long_as_he_said(wait_s: float) -> Non
         answer = await desk.desk.commit(0, manifests, wait_s)
         took_s = loop.time() - began_s
         await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == tasks  # nothing is left that waits
+        assert len(asyncio.all_tasks()) == tasks  # no task is left that waits
         await desk.tasks.aclose()
         return answer, took_s
 
@@ -339,7 +343,7 @@ def test_a_refusal_is_told_at_once_and_logged_once(caplog: pytest.LogCaptureFixt
         await asyncio.sleep(60.0)
         before = (await desk.desk.state())[1]
         world.poison.clear()
-        await asyncio.sleep(60.0)  # nobody asks, and it is published all the same
+        await asyncio.sleep(60.0)  # nobody asks, and the batch is published all the same
         state, after = await desk.desk.state()
         assert state.delivering is None
         await desk.tasks.aclose()
@@ -357,7 +361,7 @@ def test_whoever_asks_for_a_batch_has_it_tried_at_once_however_long_it_was_refus
         loop = asyncio.get_running_loop()
         await asyncio.sleep(60.0)
         steps = world.steps
-        while world.steps == steps:  # until just after a try
+        while world.steps == steps:  # until just after an attempt
             await asyncio.sleep(0.01)
         world.poison.clear()
         began_s = loop.time()
@@ -371,7 +375,7 @@ def test_whoever_asks_for_a_batch_has_it_tried_at_once_however_long_it_was_refus
 
 
 def test_what_an_operator_gave_up_is_finished_by_whoever_keeps_house_next() -> None:
-    """The silo dies as soon as the operator's word is stored."""
+    """The silo crashes as soon as the operator's decision is stored."""
 
     async def go() -> tuple[Fussy, Abandoned | None]:
         world = Fussy({}, set(POISON), too_large=False)
@@ -460,7 +464,7 @@ def test_a_queue_that_is_full_is_tried_again_a_twentieth_of_a_second_later() -> 
 
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_whoever_waits_sees_whether_more_was_accepted(is_refused: bool) -> None:
-    """Or refused and given up; a list of which one is refused is sent message by message then."""
+    """Accepted, or refused and given up; after a refusal the list is sent message by message."""
 
     async def go() -> list[int]:
         world = Fussy({}, {POISON[0]} if is_refused else set(), too_large=False)

@@ -1,5 +1,7 @@
-"""Staged writes through a cluster: silos die, the store fails, answers are lost, drivers vanish;
-every committed message is stored once and in order, and of nothing else anything is seen or left.
+"""Staged writes through a cluster: silos crash, the store fails, answers are lost, drivers vanish.
+
+Each committed message is stored once and in order. Other messages are never seen, and leave no
+rows.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from millstream.streams.staging.stager import StagedWriterName
 from millstream.streams.staging.target import FORM, StagingTarget
 from millstream.streams.staging.writer import LOOK_S
 
-LEFT_S = 2 * (SWEEP_AFTER_S + LOOK_S + FIND_EVERY_S)  # a silo that dies begins the count anew
+LEFT_S = 2 * (SWEEP_AFTER_S + LOOK_S + FIND_EVERY_S)  # a crash of a silo starts the count again
 BATCHES = 2
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long an attempt may be silent: less than an hour of a cluster's life."""
+    """Shorten the silence after which an attempt ends."""
     monkeypatch.setattr(coordinator, "SILENT_S", 200.0)
     return 200.0
 
@@ -50,7 +52,7 @@ async def write_all(world: StagedWorld) -> None:
 
 
 async def assert_swept(world: StagedWorld, within_s: float = LEFT_S) -> None:
-    """After a while no chunk is left, and none comes back."""
+    """Wait until no chunk is left, and check that none comes back."""
     async with asyncio.timeout(within_s):
         while world.store.staged("chunk"):
             await asyncio.sleep(LOOK_S)
@@ -74,7 +76,7 @@ def test_a_batch_is_seen_when_it_is_committed_whole_and_in_order() -> None:
 def test_a_repeated_batch_is_not_written_again() -> None:
     async def main(world: StagedWorld) -> None:
         await world.on_host(write_all(world))
-        await asyncio.sleep(LOOK_S)  # the chunks that were accepted are deleted
+        await asyncio.sleep(LOOK_S)  # the accepted chunks are deleted
         writes = world.store.writes
         assert await world.on_host(world.write_batch(BATCHES - 1)) == 42
         assert await world.on_host(world.write_batch(0)) == -1
@@ -85,7 +87,7 @@ def test_a_repeated_batch_is_not_written_again() -> None:
 
 
 def killed(victim: str, at: int, when: str) -> int:
-    """Kill a silo at one write of what is staged; returns how many there were."""
+    """Crash a silo at one write of staged rows; return the number of writes."""
 
     async def main(world: StagedWorld) -> int:
         def kill(number: int, moment: str, key: str) -> None:
@@ -136,7 +138,7 @@ def test_silos_that_stop_one_after_the_other_cost_time_alone(seed: int) -> None:
 
 @pytest.mark.spare
 def test_what_is_decided_arrives_when_driver_and_coordinator_die_at_once() -> None:
-    """Nobody asks any more: the row is found, and its batch delivered."""
+    """Nobody asks any more; a finder finds the row, and its batch is delivered."""
 
     async def main(world: StagedWorld) -> None:
         def die(number: int, when: str, key: str) -> None:
@@ -166,7 +168,7 @@ def test_of_a_driver_that_dies_nothing_is_seen_and_all_is_swept(short: float) ->
         await asyncio.sleep(short + LEFT_S)
         await assert_swept(world, 60.0)
         assert world.items() == {}
-        assert world.coordinator() == ""  # it is idle, and collected
+        assert world.coordinator() == ""  # the grain is idle, and collected
 
     in_cluster(main)
 
@@ -207,7 +209,7 @@ def test_two_drivers_of_one_writer_commit_each_batch_once() -> None:
                         await world.write_batch(batch)
                         break
                     except StreamError:
-                        continue  # the other one was quicker
+                        continue  # the other driver was quicker
 
         await asyncio.gather(world.on_host(insist()), world.on_host(insist()))
         assert world.items() == expected(BATCHES)
@@ -250,7 +252,7 @@ def test_answers_that_are_lost_are_asked_for_again(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.spare
 def test_a_coordinator_that_is_cut_off_and_replaced_doubles_nothing(seed: int) -> None:
-    """It reaches the store, not the cluster: two activations of one writer go on for a while."""
+    """It reaches the store, not the cluster: two activations of one writer run for a while."""
 
     async def main(world: StagedWorld) -> None:
         writing = world.simulation.spawn(world.host, write_all(world))
@@ -283,7 +285,7 @@ def test_a_writer_waits_for_room_and_says_what_there_is_none_of() -> None:
 
 
 def test_what_is_accepted_makes_room_at_once() -> None:
-    """Each batch fills what a writer may stage."""
+    """Each batch fills the limit of a writer's staged bytes."""
 
     async def main(world: StagedWorld) -> None:
         began_s = asyncio.get_running_loop().time()

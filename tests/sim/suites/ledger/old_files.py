@@ -62,7 +62,7 @@ def file_of(store: MemoryStateStore, file: int) -> File:
 
 
 def put_back(store: MemoryStateStore, rows: Mapping[str, bytes | None]) -> None:
-    """Set rows whatever their current content; None deletes a row. Earlier etags become invalid."""
+    """Set the content of rows; None deletes a row. Earlier etags become invalid."""
     for key, data in rows.items():
         row = MemoryStateStore.get(store, key)
         if row is not None:

@@ -75,7 +75,7 @@ class Accepted(NamedTuple):
     mark: ProducerMark | None = None
 
     def is_held_as(self, held: QueueMessage | None) -> bool:
-        """Does a queue hold this message? None: the queue no longer holds it, because it is
+        """Is this the message in a queue? None: the queue dropped the message because it is
         done."""
         return held is None or (held.stream, list(held.items)) == (self.stream, list(self.items))
 

@@ -1,4 +1,4 @@
-"""Graceful stops of silos, beside the troubles of a script.
+"""Graceful stops of silos, beside the faults of a script.
 
 Owns: `Stops`.
 """
@@ -15,7 +15,8 @@ __all__ = ["Stops"]
 
 
 class Stops:
-    """Graceful stops at random times, beside the script; `every_s`: shortest and longest wait."""
+    """Stops silos gracefully at random times, beside the script; `every_s`: shortest and longest
+    wait."""
 
     def __init__(
         self, run: Run, cluster: SimCluster, every_s: tuple[float, float] = (5.0, 30.0)

@@ -185,7 +185,7 @@ class Handling(Traffic):
         rng = make_random(simulation.seed, "slow")
         self.slow_key = rng.choice(("", *KEYS))  # the handler of this key takes SLOW_S now and then
         self._slow_again_s = 0.0
-        self.acknowledged: set[str] = set()  # by hand
+        self.acknowledged: set[str] = set()  # items that were acknowledged by hand
         self.heard: list[Heard] = []
 
     def is_slow(self, stream: str) -> bool:
