@@ -1,4 +1,4 @@
-"""Policy "buckets": the slowest subscription slows its queue, but no stream waits for another."""
+"""Policy "buckets": the slowest subscription slows its own queue, and no other queue."""
 
 from __future__ import annotations
 

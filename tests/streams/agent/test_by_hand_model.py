@@ -74,7 +74,7 @@ class World:
         self.out: Sequence[Item] = ()
         self.asked: Token | None = None
         self.on_its_way: set[Token] = set()  # sent again before they were acknowledged
-        self.is_slow = False  # reading again takes until the script ends it
+        self.is_slow = False  # if set, reading again ends only when the script says so
         self.is_rewound = False  # the consumer does not know yet that its subscription was moved
         self.is_stale = False  # the call that is out began before the move
         self.sent: Token | None = None  # the last item that any agent has sent

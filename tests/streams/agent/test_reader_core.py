@@ -65,7 +65,7 @@ class Desk:
         )
         self.now_s = 100.0
         self.offered: list[int] = []
-        self.is_busy = False  # otherwise offered messages are done at once
+        self.is_busy = False  # if set, offered messages are not done at once
 
     def step(self, call: Callable[..., Sequence[Action]], *args: object) -> list[Action]:
         actions = list(call(*args, self.now_s))

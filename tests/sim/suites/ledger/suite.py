@@ -7,11 +7,12 @@ are small. The faults:
 - Processes are killed, also all at once; machines lose power; silos join and leave.
 - Disks fill up, stall and fail to sync; the store and the table fail for a while.
 - Owners write after they handed over, or pause and continue.
-- Replicated: clocks differ, and one of three losses happens. One directory is wiped or restored
-  from an old state, which a ledger with two acknowledgements survives once. Or replicas of one
-  bookie are damaged, and all replicas must be good soon after the last fault. Or a silo is lost for
-  good with its directory, another one joins, and once its replicas are written again a second silo
-  is lost.
+- Replicated: clocks differ, and at most one of the next three losses happens.
+- One directory is wiped or restored from an old state, which a ledger with two acknowledgements
+  survives once.
+- Replicas of one bookie are damaged; all replicas must be good soon after the last fault.
+- A silo is lost for good with its directory, and another one joins. Once its replicas are written
+  again, a second silo is lost.
 - In some runs one file of the state store with rows of ledgers is restored from a backup, while
   silos run or are down. Then an operator restores the rows that are named.
 
