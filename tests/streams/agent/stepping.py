@@ -31,8 +31,8 @@ def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
 
 
 def state_of(delivery: Delivery) -> DeliveryState:
-    """Return the current state; a function, because type checkers expect that it has not
-    changed."""
+    """Return the current state. Type checkers would assume that the attribute keeps its last
+    state."""
     return delivery.state
 
 

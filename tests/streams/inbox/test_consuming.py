@@ -1,4 +1,4 @@
-"""Programs outside the cluster read streams: the acknowledged events, and the time of it."""
+"""Programs outside the cluster read streams: the events that are acknowledged, and when."""
 
 from __future__ import annotations
 

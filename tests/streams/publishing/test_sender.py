@@ -343,7 +343,7 @@ async def test_a_list_that_is_too_long_for_one_call_is_not_stored_at_once() -> N
 
 
 class TickingLoop:
-    """A clock that advances with each reading, as if publishing took time."""
+    """A clock that the test advances, as if publishing took time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -288,7 +288,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def deliver_by_one_that_was_replaced(self) -> None:
-        """Check that a replaced coordinator delivers only messages that the queues already have."""
+        """Let a replaced coordinator deliver: its messages are in the queues already, or no longer
+        stored."""
         if self.replaced is None or self.replaced[0].state.delivering is None:
             return
         for place in iter_placed(self.replaced[0].state.delivering):

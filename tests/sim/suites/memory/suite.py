@@ -96,8 +96,8 @@ class MemoryRun(StreamsRun):
         return violations
 
     def _iter_owed(self, stream: str, found: list[str], lost: dict[Era, bool]) -> Iterator[str]:
-        """Yield items that must have had their effect; of a lost era, those up to the first missing
-        one."""
+        """Yield items that must have had their effect; of a lost era, those before the first
+        missing one."""
         seen = set(found)
         for era, group in groupby(self.ledger.items_of(stream), StoredItem.era_of):
             for stored in group:
