@@ -1,8 +1,11 @@
 """Programs of guides with several files and processes run as their pages say.
 
-A block `python title="NAME"` of a page is a file. A block `sh title="terminal"` has the commands,
-in order. A command that ends with `&` starts a silo, which must become active and end with exit
-code 0 on SIGTERM. Other commands must end with 0 and print the text of the `text` block after them.
+A block `python title="NAME"` or `html title="NAME"` of a page is a file. A block
+`sh title="terminal"` has the commands, in order. A command that ends with `&` starts a job, such as
+a silo, which must print a line of READY. `kill -9 %N` kills the job with this number. `wait %N`
+waits until the job has ended with exit code 0. Other commands must end with 0. All commands of a
+block together must print the text of the `text` block after them. At the end, the jobs that still
+run must end with exit code 0 on SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,11 +24,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "guides"
-FILE = re.compile(r"^```python title=\"(?!program\.py)(\S+)\"\n(.*?)^```$", re.M | re.S)
+EXAMPLES = ROOT / "examples"
+FILE = re.compile(r"^```(?:python|html) title=\"(?!program\.py)(\S+)\"\n(.*?)^```$", re.M | re.S)
 COMMANDS = re.compile(
     r"^```sh title=\"terminal\"\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.M | re.S
 )
-PORTS = re.compile(r"\b770\d\b")
+PORTS = re.compile(r"\b(?:770\d|8080)\b")
+KINDS = (".py", ".html")
+READY = re.compile(r" is active at |Running on http|the matches begin")
+FASTER = ("GOAL_EVERY_S = 1.0", "GOAL_EVERY_S = 0.1")
 
 pytestmark = pytest.mark.real
 
@@ -50,35 +57,56 @@ def words_of(line: str) -> list[str]:
     ]
 
 
-class Silos:
-    """The programs that a page starts in the background."""
+class Jobs:
+    """The programs that a page starts in the background, numbered as a shell does."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._silos: list[tuple[str, subprocess.Popen[str]]] = []
+        self._jobs: list[tuple[str, subprocess.Popen[str]]] = []
 
-    def start(self, line: str) -> None:
-        silo = subprocess.Popen(
-            words_of(line), cwd=self._folder, stderr=subprocess.PIPE, text=True, env=environment()
+    def run(self, line: str) -> str:
+        """Run a command of the page. Returns what it printed."""
+        job = re.fullmatch(r"(kill -9|wait) %(\d)", line)
+        if line.endswith("&"):
+            self._start(line)
+            return ""
+        if job is None:
+            return run(line, self._folder)
+        _, process = self._jobs[int(job[2]) - 1]
+        if job[1] == "kill -9":
+            process.kill()
+        printed, _ = process.communicate(timeout=60)
+        assert process.returncode == (-signal.SIGKILL if job[1] == "kill -9" else 0), printed
+        return printed if job[1] == "wait" else ""
+
+    def _start(self, line: str) -> None:
+        process = subprocess.Popen(
+            words_of(line),
+            cwd=self._folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**environment(), "PYTHONUNBUFFERED": "1"},
         )
-        self._silos.append((line, silo))
-        assert silo.stderr is not None
-        told = ""
-        while " is active at " not in told:
-            told = silo.stderr.readline()
-            assert told, f"{line}: ended"
+        self._jobs.append((line, process))
+        assert process.stdout is not None
+        printed = ""
+        while not READY.search(printed):
+            printed = process.stdout.readline()
+            assert printed, f"{line}: ended"
 
     def stop(self) -> None:
-        for line, silo in self._silos:
-            silo.send_signal(signal.SIGTERM)
-            _, told = silo.communicate(timeout=30)
-            assert silo.returncode == 0, f"{line}: {told}"
+        for line, process in self._jobs:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+                printed, _ = process.communicate(timeout=30)
+                assert process.returncode == 0, f"{line}: {printed}"
 
     def kill(self) -> None:
-        for _, silo in self._silos:
-            if silo.poll() is None:
-                silo.kill()
-                silo.communicate()
+        for _, process in self._jobs:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
 
 def environment() -> dict[str, str]:
@@ -89,8 +117,8 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def silos(folder: Path) -> Iterator[Silos]:
-    started = Silos(folder)
+def jobs(folder: Path) -> Iterator[Jobs]:
+    started = Jobs(folder)
     try:
         yield started
         started.stop()
@@ -105,15 +133,10 @@ PAGES = [page for page in sorted(GUIDES.glob("*.md")) if COMMANDS.search(page.re
 def test_the_commands_of_a_guide_do_what_it_says(page: Path, tmp_path: Path) -> None:
     text = with_free_ports(page.read_text())
     for name, content in FILE.findall(text):
-        (tmp_path / name).write_text(content)
-    with silos(tmp_path) as started:
+        (tmp_path / name).write_text(content.replace(*FASTER))
+    with jobs(tmp_path) as started:
         for commands, output in COMMANDS.findall(text):
-            printed = ""
-            for line in commands.splitlines():
-                if line.endswith("&"):
-                    started.start(line)
-                else:
-                    printed += run(line, tmp_path)
+            printed = "".join(map(started.run, commands.splitlines()))
             assert not output or printed == output, commands
 
 
@@ -126,4 +149,10 @@ def run(line: str, folder: Path) -> str:
 
 
 def test_the_first_guides_are_among_them() -> None:
-    assert {"start.md", "cluster.md"} <= {page.name for page in PAGES}
+    assert {"start.md", "cluster.md", "tutorial.md"} <= {page.name for page in PAGES}
+
+
+def test_the_tutorial_shows_every_file_of_its_example() -> None:
+    shown = dict(FILE.findall((GUIDES / "tutorial.md").read_text()))
+    files = [path for path in (EXAMPLES / "live_scores").iterdir() if path.suffix in KINDS]
+    assert shown == {path.name: path.read_text() for path in files}
