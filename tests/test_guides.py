@@ -148,8 +148,15 @@ def run(line: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.name)
+def test_the_python_files_of_a_guide_compile(page: Path) -> None:
+    for name, content in FILE.findall(page.read_text()):
+        if name.endswith(".py"):
+            compile(content, name, "exec")
+
+
 def test_the_first_guides_are_among_them() -> None:
-    assert {"start.md", "cluster.md", "tutorial.md"} <= {page.name for page in PAGES}
+    assert {"start.md", "cluster.md", "recipes.md", "tutorial.md"} <= {page.name for page in PAGES}
 
 
 def test_the_tutorial_shows_every_file_of_its_example() -> None:
