@@ -181,6 +181,13 @@ def test_the_index_and_the_navigation_lead_to_every_page() -> None:
     assert set(PAGES) - decisions - named == set()
 
 
+def test_the_gallery_has_every_example() -> None:
+    text = (DOCS / "guides" / "examples.md").read_text()
+    folders = {path.parent.name for path in (ROOT / "examples").glob("*/README.md")}
+    assert set(re.findall(r"^README: `examples/(\w+)/README\.md`$", text, re.M)) == folders
+    assert set(re.findall(r"^\| \[`(\w+)`\]\(#", text, re.M)) == folders
+
+
 def test_every_option_class_has_its_section() -> None:
     headings = re.findall(r"^## `(\w+)`$", (DOCS / "reference" / "options.md").read_text(), re.M)
     exported = [

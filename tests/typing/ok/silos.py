@@ -14,7 +14,7 @@ from millstream.providers.generator import (
     GeneratorOptions,
     GeneratorQueues,
 )
-from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory import MemoryOptions, MemoryQueues, memory_streams
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
 from millstream.runtime import (
     Client,
@@ -112,7 +112,7 @@ def streams_by_tenant() -> PersistentStreams:
     return PersistentStreams(MemoryQueues(), mapper=mapper, balancer=DeploymentBalancer())
 
 
-def memory_streams() -> PersistentStreams:
+def streams_in_memory() -> PersistentStreams:
     queues = MemoryQueues(MemoryOptions(capacity_events=1_000, enqueue_wait_s=0.5))
     return PersistentStreams(
         queues,
@@ -151,7 +151,7 @@ async def one_silo(folder: Path) -> None:
             "streams": MemoryStateStore(),
             "more": "sqlite:more",
         },
-        streams={"default": memory_streams(), "made": generated_streams()},
+        streams={"default": streams_in_memory(), "made": generated_streams()},
         name="silo-a",
         can_own_queues=False,
         options=RuntimeOptions(call_timeout_s=5, waiting_calls_max=100),
