@@ -12,13 +12,14 @@ from millstream.runtime import ConfigError
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session in which a failed task is tried again up to three times."""
+    """A Spark session that runs a failing task up to three times."""
     pytest.importorskip("pyspark", reason="needs the extra `spark`")
     from millstream.providers.spark import session
 
     faster = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # A worker never meets a connection that was meant for a silo that had its port before.
+        # With UNIX sockets, a worker cannot reuse a connection to a silo that had the same port
+        # before.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
@@ -31,6 +32,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         )
     except ConfigError as error:
         pytest.skip(str(error))
-    started.sparkContext.setLogLevel("OFF")  # tasks fail on purpose
+    started.sparkContext.setLogLevel("OFF")  # some tasks fail on purpose
     yield started
     started.stop()

@@ -1,4 +1,5 @@
-"""What the tests of silo processes over ledgers share: publishers, and what is checked."""
+"""Shared code of the tests of silo processes over ledgers: publishers, and the check of their
+results."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ ENDS_S = 60.0
 
 
 def process(tmp_path: Path, name: str, **more: object) -> SiloProcess:
-    """A silo of `ledger_silo`, which logs to a file of its name."""
+    """Make a silo process of `ledger_silo` that logs to `NAME.log`."""
     arguments = {"directory": str(tmp_path / "data"), "name": name, **more}
     return SiloProcess("tests.real.ledger_silo:make", arguments, tmp_path / f"{name}.log")
 
 
 class Publisher:
-    """Publishes rising numbers to every key until it is told to stop."""
+    """Publishes rising numbers to every key until the test sets `is_over`."""
 
     def __init__(self, client: Client, behind: int = 0) -> None:
         self._client = client
@@ -49,13 +50,13 @@ class Publisher:
         return sum(map(len, self.accepted.values()))
 
     async def has(self, count: int) -> None:
-        """Return when so many were accepted."""
+        """Return when at least `count` numbers were accepted."""
         async with asyncio.timeout(ENDS_S):
             while self.count() < count:
                 await asyncio.sleep(0.05)
 
     async def has_more(self, count: int) -> None:
-        """Return when so many more were accepted, for every key."""
+        """Return when `count` more numbers were accepted for every key."""
         wanted = {key: len(numbers) + count for key, numbers in self.accepted.items()}
         async with asyncio.timeout(ENDS_S):
             while any(len(self.accepted[key]) < wanted[key] for key in KEYS):
@@ -63,7 +64,9 @@ class Publisher:
 
 
 async def check(client: Client, publishers: Sequence[Publisher]) -> None:
-    """Every accepted number is heard once, and in order; others at most once."""
+    """Check that the listeners heard every accepted number once and in order, and other numbers at
+    most once.
+    """
     for key in KEYS:
         accepted = [set(one.accepted[key]) for one in publishers]
         unknown = [set(one.unknown[key]) for one in publishers]

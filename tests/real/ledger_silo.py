@@ -1,4 +1,4 @@
-"""What the silo processes of the tests of ledgers run: they find it by its name."""
+"""The silo that the processes of the ledger tests run. They load it by the name of this module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = StreamNamespace("numbers", int)
 
 @grain(name="LedgerListener")
 class Listener(Grain):
-    """Keeps what it heard."""
+    """Keeps the numbers that it heard."""
 
     heard = state(list[int])
 
@@ -40,7 +40,9 @@ def make(
     segment_bytes: int = 64 << 20,
     retention_s: float = 0.0,
 ) -> Silo:
-    """A silo over a ledger in that folder of the directory; `{silo}` in it: one for each."""
+    """Make a silo over a ledger in a folder of the directory. `{silo}` in the folder's name gives
+    each silo its own.
+    """
     rows = f"sqlite:{directory}/rows"
     bookie = BookieOptions(segment_bytes=segment_bytes, allocate_bytes=segment_bytes // 4)
     options = LedgerOptions(bookie=bookie, topic=LedgerTopicOptions(retention_s=retention_s))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own: on a free port of the loopback, with files of its own."""
+"""A PostgreSQL server for one test, on a free loopback port and with its own files."""
 
 from __future__ import annotations
 
@@ -29,25 +29,27 @@ SETTINGS = {
 
 
 def programs() -> str | None:
-    """Where the server's programs are; Debian has them in no PATH."""
+    """Find the directory of the server's programs. Debian does not put them on `PATH`."""
     found = shutil.which("initdb")
     return os.path.dirname(found) if found else next(iter(sorted(glob.glob(PLACES))[::-1]), None)
 
 
 def require_postgres() -> None:
-    """Skip where Debian's postgresql is not installed; where it must be, fail."""
+    """Skip the test if PostgreSQL is not installed, or fail if `MILLSTREAM_REQUIRES` names it."""
     if programs() is None:
         is_required = "postgresql" in os.environ.get("MILLSTREAM_REQUIRES", "")
         (pytest.fail if is_required else pytest.skip)("postgresql is not installed")
 
 
 class PostgresServer:
-    """Started at once. It refuses to run as root: then it runs as Debian's `postgres`."""
+    """Runs from its construction. As root it starts the server as `postgres`, because PostgreSQL
+    refuses root.
+    """
 
     def __init__(self) -> None:
         self._programs = programs()
         self._user = "postgres" if os.geteuid() == 0 else None
-        # not among pytest's directories: another user cannot look into them
+        # not among pytest's directories, because the user `postgres` cannot read them
         self._root = tempfile.mkdtemp(prefix="millstream-postgres-")
         self._directory = f"{self._root}/data"
         if self._user:
@@ -66,7 +68,7 @@ class PostgresServer:
         return {"user": self._user, "cwd": "/"} if self._user else {}
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         command = self._command("postgres", "-D", self._directory, "-p", str(self.port))
         self._process = subprocess.Popen(
@@ -91,7 +93,7 @@ class PostgresServer:
         return True
 
     def without(self, schema: str) -> str:
-        """Its database, in which there is no such schema; the URL."""
+        """Drop the schema if it exists, and return the URL of the database."""
         import psycopg
 
         with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
@@ -99,13 +101,13 @@ class PostgresServer:
         return f"{self.url}/postgres"
 
     def kill(self) -> None:
-        """SIGQUIT: it ends at once, as by a crash, and recovers when it is started again."""
+        """Send SIGQUIT: the server ends at once, as in a crash, and recovers at the next start."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
         self._process.wait(START_S)
 
     def close(self) -> None:
-        """Kill it, and remove its files."""
+        """Kill the server, and remove its files."""
         self.kill()
         shutil.rmtree(self._root)

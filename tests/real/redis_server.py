@@ -1,4 +1,4 @@
-"""A Redis server of a test's own: on a free port of the loopback, with its files in a directory."""
+"""A Redis server for one test, on a free loopback port and with its files in a directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def require_redis() -> None:
-    """Skip where Debian's redis-server is not installed; where it must be, fail."""
+    """Skip the test if redis-server is not installed, or fail if `MILLSTREAM_REQUIRES` names it."""
     if shutil.which("redis-server") is None:
         is_required = "redis" in os.environ.get("MILLSTREAM_REQUIRES", "")
         (pytest.fail if is_required else pytest.skip)("redis-server is not installed")
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """Started at once; `kill`, `start` again, `pause` and `go_on` as a test likes."""
+    """Runs from its construction. A test can `kill`, `start`, `pause` and `go_on` the server."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class RedisServer:
             try:
                 self.start()
                 break
-            except AssertionError:  # somebody else took the port meanwhile
+            except AssertionError:  # another program took the port in the meantime
                 if is_last:
                     raise
         self.address = f"redis://127.0.0.1:{self.port}/0"
@@ -60,7 +60,8 @@ class RedisServer:
         )
         options = options or self._options
         if "--cluster-enabled" in options:
-            given += ("--cluster-port", str(free_port()))  # else 10,000 higher, beyond the last one
+            # the default, 10,000 above the port, may exceed the last port
+            given += ("--cluster-port", str(free_port()))
         self._process = subprocess.Popen(
             ["redis-server", *given, "--save", "", *options], stdout=subprocess.DEVNULL
         )
@@ -68,7 +69,7 @@ class RedisServer:
             self.wait()
 
     def wait(self) -> None:
-        """Until it answers, and has read its data."""
+        """Wait until the server answers and has loaded its data."""
         end_s = time.monotonic() + START_S
         assert self._process is not None
         while time.monotonic() < end_s and self._process.poll() is None:
@@ -83,7 +84,7 @@ class RedisServer:
         raise AssertionError("redis-server did not start")
 
     def command(self, *words: str | bytes) -> bytes:
-        """What it answers, as it says it."""
+        """Send a command, and return the raw answer."""
         parts = [word.encode() if isinstance(word, str) else word for word in words]
         frame = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as peer:
@@ -103,13 +104,13 @@ class RedisServer:
         return self._process.pid
 
     def kill(self) -> None:
-        """At once, as a crash does."""
+        """End the process at once, as a crash does."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def tear(self, count: int) -> None:
-        """Cut so many bytes off the end of its file, while it does not run."""
+        """Cut `count` bytes off the end of the server's file. The server must not be running."""
         [path] = (self._directory / "appendonlydir").glob("*.incr.aof")
         os.truncate(path, path.stat().st_size - count)
 

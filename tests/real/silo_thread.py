@@ -1,4 +1,5 @@
-"""Silos in a thread of their own, for tests that block; their grains note what they get."""
+"""Silos in their own thread, for tests that block. Their grains record the items that they
+receive."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def streams_of(queues: Callable[[], Any]) -> Callable[[], PersistentStreams]:
 
 
 class SiloThread:
-    """Two silos while it is entered."""
+    """Two silos that run inside the `with` block."""
 
     namespace = FLIGHTS.name
 
@@ -75,22 +76,24 @@ class SiloThread:
         self._loop.close()
 
     async def _hang_up(self) -> None:
-        """Spark's idle workers may have come back while the silos stopped."""
+        """Close all connections, because idle Spark workers may have reconnected during the
+        stop.
+        """
         loop: Any = self._loop
         for transport in list(loop._transports.values()):
             transport.abort()
-        await asyncio.sleep(0.1)  # sockets are closed a turn of the loop later
+        await asyncio.sleep(0.1)  # the loop closes sockets in its next iteration
 
     def _run(self, coro: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result(60)
 
     def chunks(self) -> list[str]:
-        """The keys of the chunks that are stored."""
+        """List the keys of the stored chunks."""
         found = self._run(self._store.scan("staged/default/chunk/", "", 1_000))
         return [key for key, _ in found]
 
     def seen(self, count: int) -> dict[str, list[dict[str, Any]]]:
-        """What the grains got, by key, once it is so much; raises TimeoutError."""
+        """Return the items of the grains by key, once there are `count`. Raises TimeoutError."""
         return dict(self._run(wait_until_seen(count)))
 
 

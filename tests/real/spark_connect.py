@@ -1,5 +1,7 @@
-"""A program over Spark Connect: it writes, and copies what it reads from one namespace to another:
-`python -m tests.real.spark_connect FOLDER GATEWAYS NAMESPACE`."""
+"""A Spark Connect program that writes rows, then copies them from one namespace to another.
+
+Run it with `python -m tests.real.spark_connect FOLDER GATEWAYS NAMESPACE`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ COPY = "copied_rows"
 
 
 def main(folder: str, gateways: str, namespace: str) -> None:
-    """Write, and copy; print how many rows the copy has."""
+    """Write the rows, copy them, and print the number of rows in the copy."""
     spark = session("millstream-connect", remote="local[2]", cache_dir=Path(folder) / "java")
     into = {"gateways": gateways, "namespace": namespace}
     write_batch(batch_rows(spark), into)

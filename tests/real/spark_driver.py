@@ -1,5 +1,7 @@
-"""A driver of its own that writes files into streams, micro-batch by micro-batch; it may be killed
-and started again: `python -m tests.real.spark_driver FOLDER GATEWAYS NAMESPACE`."""
+"""A Spark driver that writes files into streams in micro-batches. Tests kill and restart it.
+
+Run it with `python -m tests.real.spark_driver FOLDER GATEWAYS NAMESPACE`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 
 def quick_session(master: str, folder: str) -> SparkSession:
-    """A session that starts soon, and compiles little."""
+    """Make a session that starts soon and compiles little."""
     java = Path(folder) / "java"
     return session("millstream-driver", master=master, extra_conf=QUICK_START, cache_dir=java)
 
 
 def main(folder: str, gateways: str, namespace: str) -> None:
-    """Write until all is written."""
+    """Write until every file is written."""
     spark = quick_session("local[2,4]", folder)
     run_stream(spark, Path(folder), {"gateways": gateways, "namespace": namespace})
     spark.stop()

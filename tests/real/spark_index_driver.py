@@ -1,5 +1,7 @@
-"""A driver of its own that keeps an index until nothing is left, which may be killed and started
-again: `python -m tests.real.spark_index_driver FOLDER GATEWAYS CHECKPOINT`."""
+"""A Spark driver that updates an index until no changes are left. Tests kill and restart it.
+
+Run it with `python -m tests.real.spark_index_driver FOLDER GATEWAYS CHECKPOINT`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from millstream.providers.spark.index import IndexOptions, start_index
 
 
 def main(folder: str, gateways: str, checkpoint: str) -> None:
-    """Index what is there."""
+    """Index all changes that exist."""
     spark = quick_session("local[2]", folder)
     query = start_index(
         spark,

@@ -1,4 +1,4 @@
-"""Silos in processes of their own for tests of Spark, which block; and what is in their queues."""
+"""Silo processes for tests of Spark, which block, and a reader of their queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PUBLISHED_MAX = 20
 
 
 class SparkSilos:
-    """Three silo processes over one ledger, while it is entered."""
+    """Three silo processes over one ledger that run inside the `with` block."""
 
     namespace = "spark_rows"
 
@@ -65,7 +65,7 @@ class SparkSilos:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result(ENDS_S)
 
     def publish(self, namespace: StreamNamespace[Any], items: Mapping[str, Sequence[Any]]) -> None:
-        """Publish items of each key, in their order."""
+        """Publish the items of each key in their order."""
         self._run(self._publish(namespace, items))
 
     async def _publish(
@@ -78,15 +78,15 @@ class SparkSilos:
                     await stream.publish_many(of_key[at : at + PUBLISHED_MAX])
 
     def kill(self, number: int) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to a silo."""
         self._run(self._silos[number].kill())
 
     def start_again(self, number: int) -> None:
-        """Start another one at the address of one that was killed."""
+        """Start another silo at the address of a killed one."""
         self._run(self._silos.replace(number, self._silo(self._silos[number].gateway)))
 
     def seen(self) -> dict[str, list[dict[str, Any]]]:
-        """What is in the queues, by key, in the order of tokens."""
+        """Read the items in the queues, by key and in the order of tokens."""
         found: dict[str, list[dict[str, Any]]] = self._run(self._seen())
         return found
 
@@ -107,12 +107,12 @@ class SparkSilos:
         return dict(found)
 
     def count(self) -> int:
-        """How many rows are in the queues."""
+        """Count the rows in the queues."""
         return sum(map(len, self.seen().values()))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when it holds. Raises TimeoutError."""
+    """Return when the condition is true. Raises TimeoutError."""
     pause = threading.Event()
     for _ in range(round(ENDS_S / LOOK_S)):
         if condition():

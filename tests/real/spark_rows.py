@@ -1,4 +1,4 @@
-"""Rows for tests of the Spark writer: in files, month by month as it were, and as a DataFrame."""
+"""Rows for tests of the Spark writer, as files with rising ages and as a DataFrame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AWAIT_S = 90
 
 
 def row(number: int) -> dict[str, Any]:
-    """What the stream has to get for a row; every fifth has no delay."""
+    """Make the item that the stream must receive for a row. Every fifth row has no delay."""
     return {
         "id": number,
         "carrier": f"C{number % 7}",
@@ -45,7 +45,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def write_files(folder: Path, parts: int) -> None:
-    """The rows as JSON lines in so many files, with ages in their order."""
+    """Write the rows as JSON lines into `parts` files, with modification times in their order."""
     folder.mkdir()
     each = ROWS // parts
     for part in range(parts):
@@ -56,12 +56,12 @@ def write_files(folder: Path, parts: int) -> None:
 
 
 def staged(silos: SiloThread) -> dict[str, str]:
-    """The options that name these silos."""
+    """Return the options for writing to these silos."""
     return {"gateways": silos.gateways, "namespace": silos.namespace}
 
 
 def run_stream(spark: SparkSession, folder: Path, options: dict[str, str]) -> StreamingQuery:
-    """One micro-batch per file, until all are written."""
+    """Write one micro-batch per file until all files are written."""
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     query = (
         rows.writeStream.format("millstream")
@@ -77,25 +77,25 @@ def run_stream(spark: SparkSession, folder: Path, options: dict[str, str]) -> St
 
 
 def batch_rows(spark: SparkSession) -> DataFrame:
-    """The rows of `row`, in two partitions, with NaN where a delay is missing."""
+    """Make the rows of `row` in two partitions, with NaN for a missing delay."""
     at = f"timestamp_seconds({int(START.timestamp())} + id * 60) at"
     delay = "if(id % 5 = 0, double('NaN'), id / 4) delay"
     return spark.range(0, ROWS, 1, 2).selectExpr("id", "concat('C', id % 7) carrier", delay, at)
 
 
 def write_batch(rows: DataFrame, options: dict[str, str], **more: str) -> None:
-    """`df.write`."""
+    """Write the rows with `df.write`."""
     writer = rows.write.format("millstream").mode("append").options(**options)
     writer.option("key_column", "carrier").option("chunk_rows", 100).options(**more).save()
 
 
 def assert_seen_once(silos: SiloThread, *, are_ordered: bool = True) -> None:
-    """Every row reached its grain once, in order where a partition's rows ascend."""
+    """Check that each row reached its grain once, and in order where a partition's rows ascend."""
     assert_once(silos.seen(ROWS), are_ordered=are_ordered)
 
 
 def assert_once(seen: dict[str, list[dict[str, Any]]], *, are_ordered: bool = True) -> None:
-    """The same of what was found."""
+    """Check that these items contain each row once, and in order."""
     found = sorted((item for items in seen.values() for item in items), key=lambda item: item["id"])
     assert [item["id"] for item in found] == list(range(ROWS))
     for carrier, items in seen.items():

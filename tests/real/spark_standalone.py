@@ -1,4 +1,4 @@
-"""A standalone master of Spark with two workers, each a JVM, on free ports of the loopback."""
+"""A standalone Spark master with two workers, each a JVM, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORKERS = 2
 
 
 class StandaloneSpark:
-    """While it is entered; `master` is its address."""
+    """A Spark cluster that runs inside the `with` block. `master` is its address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

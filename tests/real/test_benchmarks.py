@@ -1,6 +1,6 @@
-"""The benchmarks run from the command line and print what the page of performance shows.
+"""The benchmarks run from the command line and print the figures of the performance page.
 
-Figures are not judged.
+The tests do not judge the figures.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def test_ledgers_are_measured_alone_replicated_and_after_crashes() -> None:
     assert all(figure > 0 for figure in figures.values())
     for name in ("replicated", "one_late", "one_late_all", "tail", "tail_idle", "durable_paced"):
         assert figures[f"{name}_p50_us"] <= figures[f"{name}_p99_us"]
-    assert figures["one_late_all_p50_us"] >= 50_000  # it waits for the late one, as 3/3/3 must
+    # an ack quorum of 3 of 3 waits for the late bookie
+    assert figures["one_late_all_p50_us"] >= 50_000
     rates = {"replicated_records_per_s", "catch_up_records_per_s", "durable100_events_s"}
     times = {"takeover_4MB_ms", "recover_1MB_ms", "recover_100MB_ms", "open_100MB_ms"}
     assert rates | times <= set(figures)
@@ -90,7 +91,7 @@ def test_priority_queues_are_measured_in_memory_stored_and_under_load() -> None:
 
 
 def is_beside_the_limit(summary: dict[str, Any], keys: set[str]) -> None:
-    """Both have the figures, and the ratio is of them."""
+    """Check that both sides have the figures, and that each ratio fits its figures."""
     assert keys <= set(summary["figures"]["ours"])
     assert keys <= set(summary["ours_relative_to"]["limit"])
     for key in keys:
@@ -130,7 +131,7 @@ def test_paths_are_counted() -> None:
     rows = {"direct", "suspending", "contended", "event", "remote_caller", "remote_callee"}
     rows.add("remote")
     assert set(figures) == {f"{row}_{what}" for row in rows for what in ("frames", "modules")}
-    assert figures["direct_modules"]["median"] == 1  # the stub alone
+    assert figures["direct_modules"]["median"] == 1  # only the stub's module
     sides = figures["remote_caller_frames"]["median"] + figures["remote_callee_frames"]["median"]
     assert figures["remote_frames"]["median"] == pytest.approx(sides)
 

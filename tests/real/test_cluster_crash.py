@@ -1,4 +1,4 @@
-"""Clusters of real processes over SQLite files whose silos are all killed."""
+"""Clusters of real processes over SQLite files, after all silos are killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(directory, address="127.0.0.1:0", **membership):
     )
 """
 DETECTED_S = 6.0  # docs/concepts/clusters.md
-STARTED_S = 7.0  # for an interpreter on a busy machine
+STARTED_S = 7.0  # time in which an interpreter starts on a busy machine
 
 
 @grain(name="CrashCounter")

@@ -1,4 +1,4 @@
-"""Real silos on a copy of the data of a cluster, beside it and after it, and data that moved."""
+"""Real silos on copied or moved data of a cluster, while and after the original runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def copy(tmp_path: Path, name: str = "copy") -> None:
 
 
 async def all_grains_answer(gateway: str) -> set[str]:
-    """Call every grain until it answers; returns the silos that they are in."""
+    """Call every grain until it answers, and return the silos of the grains."""
     async with connect(gateway) as client, asyncio.timeout(RECOVERED_S):
 
         async def where(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The main job, run as a person would: `python -m examples.flights`."""
+"""The main job, run as a user runs it: `python -m examples.flights`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
 
 
 def run_flights(*options: str, timeout_s: float = 110) -> dict[str, Any]:
-    """Run the demo with --json, which must succeed; returns its report."""
+    """Run the demo with `--json`, check that it succeeds, and return its report."""
     done = subprocess.run(
         [*COMMAND, "--json", *options],
         capture_output=True,
@@ -107,7 +107,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def hear_interrupts() -> None:
-    """A shell starts background jobs deaf to Ctrl-C, and their children inherit that."""
+    """Restore Ctrl-C: a shell turns it off for background jobs and their children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

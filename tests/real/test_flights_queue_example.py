@@ -1,4 +1,5 @@
-"""The example of flights as work: no plane is in two places, and the proof sees it where one is."""
+"""The example with flights as messages: no plane is in two places, and the proof detects it if one
+is."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ JUDGED = re.compile(r"^([a-z].*?) {2,}(yes|NO: \d+)$", re.M)
 
 
 def run_small(*options: str) -> tuple[int, str]:
-    """The exit code, and what was printed."""
+    """Run the example, and return its exit code and output."""
     command = [sys.executable, str(PROGRAM), *SMALL, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert "253 legs of 20 planes in 6 days" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""A client whose gateways were all killed: one of them is started again, or others are started."""
+"""A client whose gateways were all killed. One gateway restarts, or others start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make(directory, address="127.0.0.1:0"):
         ),
     )
 """
-FOUND_S = 30.0  # the silo joins once the others are evicted, and the client asks every 10 s
+FOUND_S = 30.0  # the silo joins after the eviction of the others, and the client asks every 10 s
 
 
 @grain(name="LostEcho")
@@ -46,7 +46,7 @@ MakeSilo = Callable[..., SiloProcess]
 
 @pytest.fixture
 def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeSilo:
-    """Makes a silo of one cluster, not started yet."""
+    """A function that makes a silo of one cluster without starting it."""
     (tmp_path / "lost_app.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -58,9 +58,9 @@ def silo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeSilo:
 
 
 async def where_at_last(echo: Echo) -> str:
-    """Where the grain is, once a call works. Raises TimeoutError."""
+    """Return the silo of the grain, once a call succeeds. Raises TimeoutError."""
     async with asyncio.timeout(FOUND_S):
-        while True:  # also while the silos join
+        while True:  # calls fail while the silos join
             try:
                 async with asyncio.timeout(1.0):
                     return await echo.where()

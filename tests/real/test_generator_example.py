@@ -1,4 +1,4 @@
-"""The example of the generator: every arrival counts once, while a silo joins."""
+"""The generator example counts every arrival once while a silo joins."""
 
 from __future__ import annotations
 

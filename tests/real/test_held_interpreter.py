@@ -1,4 +1,4 @@
-"""C code that keeps the interpreter also keeps the thread of its silo that answers probes."""
+"""C code that holds the interpreter lock also blocks the thread that answers a silo's probes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_silo_is_evicted_that_keeps_the_interpreter_for_long_and_not_for
             async with asyncio.timeout(EVICTED_S):
                 while not (keeping.done() or home in dead_of(await table.read())):
                     await asyncio.sleep(0.1)
-            await asyncio.sleep(2.0)  # a vote may be under way
+            await asyncio.sleep(2.0)  # time for a vote that is under way
             assert (home in dead_of(await table.read())) is is_evicted
         finally:
             keeping.cancel()
@@ -64,5 +64,5 @@ async def test_a_silo_is_evicted_that_keeps_the_interpreter_for_long_and_not_for
 
 
 def dead_of(view: TableView) -> tuple[str, ...]:
-    """The silos that the table calls dead."""
+    """Return the silos that the membership table marks dead."""
     return view.with_status(Status.DEAD)

@@ -1,4 +1,4 @@
-"""A gateway that hangs: a process that is stopped by SIGSTOP, and connected as before."""
+"""A gateway that hangs: SIGSTOP stops its process, and its connections stay open."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(directory):
 """
 KEYS = [f"{number}" for number in range(24)]
 LATE_S = 1.0
-SCHEDULING_S = 1.0  # of a machine that does other things, too
+SCHEDULING_S = 1.0  # on a machine that also runs other programs
 
 
 @grain(name="HungEcho")
@@ -89,7 +89,7 @@ async def test_calls_to_a_gateway_that_hangs_end_within_a_second_of_its_eviction
 
 
 async def works(echo: Echo) -> str:
-    """Where the grain is, once the others have made it anew."""
+    """Return the silo of the grain, once another silo has activated it again."""
     while True:
         try:
             return await echo.where()

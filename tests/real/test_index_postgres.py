@@ -1,4 +1,4 @@
-"""The index in PostgreSQL: Debian's server."""
+"""The index in PostgreSQL, with Debian's server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class TestPostgres(IndexSuite):
-    """All of it."""
+    """Runs the whole suite."""
 
 
 def test_a_server_that_dies_in_a_transaction_has_nothing_of_it(

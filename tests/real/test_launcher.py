@@ -1,4 +1,4 @@
-"""Silos in processes of their own: start, stop, kill, and the parent's death."""
+"""Silos in their own processes: start, stop, kill, and the death of the parent."""
 
 from __future__ import annotations
 
@@ -165,7 +165,8 @@ async def test_one_that_was_killed_is_replaced_and_stops_with_the_others(
         await first.kill()
         await processes.replace(1, SiloProcess(factory, {}, log))
         assert processes[1] is not first and processes[1].is_running
-        await processes.replace(0, SiloProcess(factory, {}, log))  # who runs is killed
+        # replacing a running process kills it
+        await processes.replace(0, SiloProcess(factory, {}, log))
         with pytest.raises(ClusterError, match="no silo today"):
             await processes.replace(0, SiloProcess(factory, {"fail": True}, log))
         assert not processes[0].is_running

@@ -1,4 +1,4 @@
-"""Silo processes over one ledger: whichever is killed, nothing that was accepted is lost."""
+"""Silo processes over one ledger. No accepted event is lost, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def silo(tmp_path: Path, name: str) -> SiloProcess:
 
 
 async def runs_the_bookie(tmp_path: Path) -> str:
-    """The address of the silo that runs the bookie, as its row says."""
+    """Return the address of the silo that runs the bookie, from the bookie's row."""
     store = SqliteStateStore(tmp_path / "data" / "rows")
     try:
         rows = await store.scan("ledger/", "", 1000)

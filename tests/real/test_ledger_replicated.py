@@ -1,4 +1,5 @@
-"""Silo processes with a bookie each: killed, stopped, without room, and all at once."""
+"""Silo processes with a bookie each: killed, stopped, without disk space, and all killed at
+once."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def silo(tmp_path: Path, name: str, **more: object) -> SiloProcess:
 
 @asynccontextmanager
 async def publishing(client: Client, behind: int = 0) -> AsyncIterator[Publisher]:
-    """A publisher at work; at the end it has stopped."""
+    """Run a publisher inside the `async with` block."""
     publisher = Publisher(client, behind)
     running = asyncio.create_task(publisher.run())
     try:
@@ -71,7 +72,9 @@ async def test_what_was_accepted_is_there_after_all_were_killed_at_once(tmp_path
 
 
 async def evicted(client: Client, silo: str) -> None:
-    """Wait until a gateway says so; the question may be lost with the silo that is meant."""
+    """Wait until a gateway reports the eviction. A request may be lost with the dead silo, so
+    repeat it.
+    """
     while True:
         with suppress(MillstreamError):
             if silo not in [one.address for one in await client.members()]:
@@ -80,7 +83,7 @@ async def evicted(client: Client, silo: str) -> None:
 
 
 def is_unlocked(file: Path) -> bool:
-    """Can somebody write to a SQLite file within a second?"""
+    """Can another connection write to a SQLite file within a second?"""
     with closing(sqlite3.connect(file, timeout=1.0, isolation_level=None)) as rows:
         try:
             rows.execute("BEGIN IMMEDIATE")
@@ -91,9 +94,9 @@ def is_unlocked(file: Path) -> bool:
 
 
 async def stop_without_a_lock(silo: SiloProcess, rows: Path) -> None:
-    """Stop a process between two of its writes to the rows that all silos share.
+    """Stop a process while it does not hold the lock of the rows that all silos share.
 
-    A process that is stopped with the lock of a SQLite file holds up every silo of its machine.
+    A stopped process that holds the lock of a SQLite file delays every silo of its machine.
     """
     while True:
         os.kill(silo.pid, signal.SIGSTOP)
@@ -118,7 +121,7 @@ async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
                     await stop_without_a_lock(zombie, tmp_path / "data" / "rows")
                     async with asyncio.timeout(ENDS_S):
                         await evicted(client, zombie.address)
-                    await publisher.has_more(20)  # others own what it owned
+                    await publisher.has_more(20)  # other silos own the queues of the stopped one
                     os.kill(zombie.pid, signal.SIGCONT)
                     async with asyncio.timeout(ENDS_S):
                         assert await zombie.wait() == 3, "it learns that it was evicted"
@@ -127,17 +130,17 @@ async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
 
 
 async def fill(client: Client, size_bytes: int) -> None:
-    """Publish so many bytes to all queues together."""
+    """Publish `size_bytes` to all queues together."""
     item = bytes(64 * 1024)
     for number in range(size_bytes // len(item)):
         try:
             await client.stream(FILLER, f"{number % 16}").publish(item)
         except MillstreamError:
-            await asyncio.sleep(0.1)  # the others go on in a moment
+            await asyncio.sleep(0.1)  # other silos take over soon
 
 
 async def test_the_others_go_on_when_one_has_no_room(tmp_path: Path) -> None:
-    segment_bytes = 48 * MIB  # it grows by 12 MiB, and files may have 8 there
+    segment_bytes = 48 * MIB  # the segment grows by 12 MiB, and the limit of files is 8 MiB
     names = ["one", "two", "full"]
     made = [silo(tmp_path, name, segment_bytes=segment_bytes) for name in names]
     async with SiloProcesses(made) as processes, connect(processes[0].gateway) as client:

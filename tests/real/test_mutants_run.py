@@ -1,4 +1,4 @@
-"""The command that plants faults, run as a person would."""
+"""The command that plants faults, run as a user runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it where the tests are."""
+    """Run Python in the directory of the tests."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""`millstream pq serve` as a process: it serves a cluster's queues, and ends when it is told to."""
+"""`millstream pq serve` as a process: it serves a cluster's queues, and ends on SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A process that works on priority queues is killed at any moment: what was answered is there."""
+"""A process that works on priority queues is killed at any moment. Answered requests are not
+lost."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def answered_before_it_was_killed(directory: Path, name: str) -> list[tuple[str, str]]:
-    """What the process was answered, as it said before a `kill -9`."""
+    """Return the answers that the process printed before SIGKILL."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WORK, str(directory), name, stdout=asyncio.subprocess.PIPE
     )

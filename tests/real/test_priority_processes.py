@@ -1,4 +1,4 @@
-"""Priority queues in a store that silo processes share, while they are killed."""
+"""Priority queues in a store that silo processes share, while the processes are killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Works:
-    """What workers did: who has which plane, and how often each message was completed."""
+    """The workers' record: the last epoch of each plane, and the completions of each message."""
 
     def __init__(self) -> None:
         self.completed: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class Works:
         self.late = 0
 
     async def work(self, queue: PriorityQueue, name: str) -> None:
-        """Work for ever; a plane takes no order of an older lease than it has seen."""
+        """Work forever. No plane may accept an order of an older lease than its last one."""
         while True:
             for lease in await queue.dequeue(worker=name, wait_s=5):
                 try:
@@ -76,7 +76,7 @@ class Works:
 
 @pytest.fixture(params=["embedded", "redis"])
 def redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a server; none for the embedded store."""
+    """The address of a Redis server, or an empty string for the embedded store."""
     if request.param == "embedded":
         yield ""
         return

@@ -1,4 +1,4 @@
-"""A store over a real Redis does what every store of priority queues does."""
+"""A store over a real Redis passes the tests of every store of priority queues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[contract.Desk]:
     await desk.aclose()
 
 
-# what holds of every store
+# the contract tests of every store
 globals().update({name: one for name, one in vars(contract).items() if name.startswith("test_")})
 
 
@@ -53,7 +53,7 @@ class RedisWalk(StoreWalk):
     machine_class = RedisMachine
 
 
-# As over files: it takes its time, and what fails is small enough as it is found.
+# No shrinking phase, because examples take long and failing ones are small enough.
 TestRedis = RedisMachine.TestCase
 TestRedis.settings = settings(
     QUICK, max_examples=examples(60), phases=[Phase.explicit, Phase.reuse, Phase.generate]

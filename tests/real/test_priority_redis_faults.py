@@ -1,5 +1,5 @@
-"""What becomes of queues in Redis when the server dies, stands still, is cut off, or is not as it
-should be."""
+"""Queues in Redis while the server crashes, hangs, loses connections or has a wrong
+configuration."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ async def states(queue: OwnedQueue) -> dict[str, State]:
     return found
 
 
-# -- it dies
+# -- the server crashes
 
 
 class Work:
-    """Producers and workers who note what they were answered, until their owner is lost."""
+    """Producers and workers that record the answers to their requests until their owner is lost."""
 
     def __init__(self, queue: OwnedQueue, name: str) -> None:
         self.queue = queue
@@ -145,7 +145,7 @@ async def test_what_was_answered_is_there_after_the_server_was_killed(servers: S
 
 @pytest.mark.parametrize("torn", [1, 200, 600])
 async def test_half_a_commit_in_the_file_is_none(servers: Servers, torn: int) -> None:
-    """As a disk may leave what was not synced, and so was never answered."""
+    """A disk may keep part of a commit that was not synced. Such a commit was never answered."""
     server = servers()
     async with opened(server) as store:
         queue = await store.acquire("q", SIMPLE)
@@ -154,7 +154,7 @@ async def test_half_a_commit_in_the_file_is_none(servers: Servers, torn: int) ->
         server.kill()
         server.tear(torn)
         server.start()
-        await asyncio.sleep(0.1)  # so that the loop sees that its connection ended
+        await asyncio.sleep(0.1)  # so that the loop notices the closed connection
         queue = await store.acquire("q", None)
         assert list(await states(queue)) == ["a"]
         assert [one.event.id for one in await store.events(lane_of("q"), 0, 99)] == ["a"]
@@ -165,7 +165,7 @@ async def test_half_a_commit_in_the_file_is_none(servers: Servers, torn: int) ->
 async def test_an_owner_goes_on_over_a_server_that_was_stopped_and_started(
     servers: Servers,
 ) -> None:
-    """Nothing was under way, so nothing is unknown; the script is sent anew."""
+    """No request was under way, so no outcome is unknown. The store sends the script again."""
     server = servers()
     async with opened(server) as store:
         queue = await store.acquire("q", SIMPLE)
@@ -178,7 +178,7 @@ async def test_an_owner_goes_on_over_a_server_that_was_stopped_and_started(
 
 
 async def test_a_server_that_reads_its_data_yet_says_so(servers: Servers) -> None:
-    """It looks at its connections after each 1,024 commands of its file."""
+    """While the server loads its file, it looks at its connections after each 1,024 commands."""
     server = servers()
     async with opened(server) as store:
         queue = await store.acquire("q", SIMPLE)
@@ -188,7 +188,7 @@ async def test_a_server_that_reads_its_data_yet_says_so(servers: Servers) -> Non
         server.kill()
         server.start(*DURABLE, "--key-load-delay", "100", waits=False)
         text = "cannot be reached"
-        while "cannot be reached" in text:  # it does not listen yet
+        while "cannot be reached" in text:  # the server does not listen yet
             with pytest.raises(StorageUnavailable) as caught:
                 await store.acquire("q", None)
             text = str(caught.value)
@@ -210,7 +210,7 @@ async def test_scripts_that_the_server_forgot_are_sent_again(servers: Servers) -
 async def test_a_server_that_went_back_ends_the_owner_and_is_told(
     servers: Servers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a crash with a weaker durability, or a replica that took over."""
+    """The server loses data, as in a crash with weak durability or in a failover to a replica."""
     server = servers("--appendonly", "no")
     async with opened(server, durability="none") as store:
         queue = await store.acquire("q", SIMPLE)
@@ -233,7 +233,7 @@ async def test_a_server_that_went_back_ends_the_owner_and_is_told(
 
 
 async def test_two_owners_of_one_epoch_are_told_apart(servers: Servers) -> None:
-    """The server lost the acquisition of the first, and gives its number again."""
+    """The server lost the first owner's acquisition, so it gives the same epoch again."""
     server = servers()
     async with opened(server) as store:
         first = await store.acquire("q", SIMPLE)
@@ -252,7 +252,7 @@ async def head_field(store: RedisStore, field: str) -> bytes:
     return found
 
 
-# -- it stands still
+# -- the server hangs
 
 
 async def test_a_server_that_stands_still_is_not_waited_for(servers: Servers) -> None:
@@ -303,7 +303,7 @@ async def test_a_silent_server_cannot_be_opened_and_says_so(servers: Servers) ->
 async def test_a_commit_that_comes_late_is_refused_when_another_owner_came(
     servers: Servers,
 ) -> None:
-    """It lay in the buffers of the server that stood still."""
+    """The commit was in a buffer on the way to the server that hung."""
     server = servers()
     async with opened(server, timeout_s=0.3) as store, opened(server) as other:
         queue = await store.acquire("q", SIMPLE)
@@ -329,7 +329,7 @@ async def test_a_commit_that_comes_late_is_refused_when_another_owner_came(
 
 
 class Proxy:
-    """Between store and server: it cuts connections, or holds what is sent."""
+    """A proxy between store and server that cuts connections or holds data back."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -437,7 +437,7 @@ async def test_a_commit_whose_answer_is_lost_is_stored_and_done_once(servers: Se
     await proxy.aclose()
 
 
-# -- it is not as it should be
+# -- the server has a wrong configuration
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ async def test_a_queue_is_opened_in_pages(servers: Servers) -> None:
 async def test_who_is_followed_while_it_opens_a_queue_does_not_get_it(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it read then is of two owners."""
+    """Another owner took over between two pages, so the pages are of two owners."""
     server = servers()
     async with opened(server, page_rows=10) as store, opened(server) as other:
         queue = await other.acquire("q", SIMPLE)
@@ -628,7 +628,7 @@ async def test_who_is_followed_while_it_opens_a_queue_does_not_get_it(
 
 
 async def test_a_commit_of_many_rows_is_one_script(servers: Servers) -> None:
-    """More than Lua takes as arguments of one call."""
+    """The commit has more rows than one call in Lua can have arguments."""
     server = servers()
     async with opened(server) as store:
         queue = await store.acquire("q", SIMPLE)

@@ -1,5 +1,5 @@
-"""Queues of several shards over the stores that last: what is on its way between them is found by
-whoever opens the store next."""
+"""Queues of several shards over durable stores. The next owner of the store finds the messages that
+were moving between shards."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Running:
         self.told = ""
 
     async def until(self, pattern: str) -> re.Match[str]:
-        """Read its standard error until a line is found."""
+        """Read the program's standard error until a line matches."""
         assert self.process.stderr is not None
         while True:
             found = re.search(pattern, self.told)
@@ -181,7 +181,7 @@ async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
 
 
 def ignore_hangups() -> None:
-    """As `nohup` does."""
+    """Ignore SIGHUP, as `nohup` does."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 

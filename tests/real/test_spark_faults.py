@@ -1,4 +1,5 @@
-"""What dies while a batch is staged, in Spark and in the cluster: `make test-spark-faults`."""
+"""Crashes of Spark and of the cluster while a batch is staged. Run with `make
+test-spark-faults`."""
 
 from __future__ import annotations
 
@@ -48,8 +49,9 @@ pytestmark = [pytest.mark.spark_faults, pytest.mark.timeout(400)]
 
 
 def once(fault: Any) -> Any:
-    """Rows of the second partition: the first attempt goes wrong behind some of them; the next
-    one gives them in another order."""
+    """Map rows so that the second partition fails in its first attempt after some rows. The next
+    attempt returns the rows in another order.
+    """
 
     def go(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -86,12 +88,13 @@ def test_a_task_that_is_tried_again_and_sees_another_order_adds_nothing(
         assert_seen_once(silos, are_ordered=False)
 
 
-# -- what dies in the cluster
+# -- crashes in the cluster
 
 
 def waits(at_end: bool, folder: Path) -> Any:
-    """Rows of the second partition: behind the first of them, or behind all, it waits until the
-    test has done its worst."""
+    """Map rows so that the second partition waits for the test's fault, after its first rows or
+    after all.
+    """
 
     def go(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -115,7 +118,7 @@ def pause(folder: Path) -> None:
 
 
 def meanwhile(folder: Path, worst: Callable[[], None]) -> Future[None]:
-    """Does it while the second partition waits."""
+    """Call `worst` while the second partition waits."""
 
     def do() -> None:
         try:
@@ -142,7 +145,7 @@ def test_a_gateway_that_is_killed_half_way_loses_and_doubles_nothing(
 def test_each_silo_that_is_killed_between_stage_and_commit_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """So the coordinator of the writer is among them, wherever it was."""
+    """Every silo is killed, so the coordinator of the writer is among them."""
     rows = batch_rows(spark)
     with SparkSilos(tmp_path) as silos:
 
@@ -161,11 +164,13 @@ def options_of(silos: SparkSilos) -> dict[str, str]:
     return {"gateways": silos.gateways, "namespace": silos.namespace, "patience_s": "90"}
 
 
-# -- what dies of Spark
+# -- crashes in Spark
 
 
 def test_a_driver_and_its_jvm_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
-    """Twice, in the middle of micro-batches; then it goes on from its checkpoint to the end."""
+    """The driver is killed twice in the middle of micro-batches, then continues from its checkpoint
+    to the end.
+    """
     write_files(tmp_path / "in", parts=8)
     with SparkSilos(tmp_path) as silos:
         start = driver_of("spark_driver", tmp_path, silos.gateways, silos.namespace)
@@ -177,7 +182,7 @@ def test_a_driver_and_its_jvm_that_are_killed_lose_and_double_nothing(tmp_path: 
 
 
 def driver_of(module: str, folder: Path, *arguments: str) -> Callable[[], subprocess.Popen[bytes]]:
-    """Starts a driver."""
+    """Return a function that starts a driver."""
     command = [sys.executable, "-m", f"tests.real.{module}", str(folder), *arguments]
 
     def start() -> subprocess.Popen[bytes]:
@@ -188,17 +193,17 @@ def driver_of(module: str, folder: Path, *arguments: str) -> Callable[[], subpro
 
 
 def kill_once(driver: subprocess.Popen[bytes], count: Callable[[], int], wanted: int) -> None:
-    """Kill it and its JVM once there is so much."""
+    """Kill the driver and its JVM once the count reaches `wanted`."""
     pause = threading.Event()
     while count() < wanted:
         assert driver.poll() is None, "it ended before"
-        pause.wait(LOOK_S)  # looking takes a core, which the driver needs
-    assert kill_tree(driver.pid) > 2  # a JVM at least
+        pause.wait(LOOK_S)  # counting takes a core, which the driver needs
+    assert kill_tree(driver.pid) > 2  # the driver and at least a JVM
     driver.wait()
 
 
 def test_an_index_whose_driver_and_jvm_are_killed_has_each_change_once(tmp_path: Path) -> None:
-    """Twice, between steps of its batches; then it goes on to the end."""
+    """The driver is killed twice between steps of its batches, then continues to the end."""
     changes = lived(1, queues=3, ids=200, steps=6_000)
     place = f"sqlite:{tmp_path}/index.db"
 
@@ -208,7 +213,7 @@ def test_an_index_whose_driver_and_jvm_are_killed_has_each_change_once(tmp_path:
         try:
             with PriorityIndex(place) as index:
                 return sum(state.visits for state in index.time_in_state())
-        except ConfigError:  # its tables are being made
+        except ConfigError:  # the driver is creating the tables
             return 0
 
     with SparkSilos(tmp_path) as silos:
@@ -223,7 +228,7 @@ def test_an_index_whose_driver_and_jvm_are_killed_has_each_change_once(tmp_path:
 
 
 def published(changes: list[ChangeRow]) -> dict[str, list[PriorityChange]]:
-    """The changes as events, by stream."""
+    """Turn rows into the published changes, by queue."""
     found: dict[str, list[PriorityChange]] = {}
     for row in changes:
         fields = {**row._asdict(), "metadata": json.loads(row.metadata)}

@@ -1,4 +1,5 @@
-"""The index of priority queues, by a real Spark session: of a cluster that works, and beside it."""
+"""The index of priority queues in a real Spark session, beside a running cluster and of its
+data."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.real]
 
 
 class Queues:
-    """A silo with priority queues whose changes are in a ledger, on a loop of its own."""
+    """A silo with priority queues whose changes go to a ledger, on its own event loop."""
 
     def __init__(self, folder: Path) -> None:
         options = LedgerOptions(topic=LedgerTopicOptions(retention_s=3600.0))
@@ -70,13 +71,13 @@ class Queues:
 
     def stop(self) -> None:
         self.run(self.cluster.__aexit__(None, None, None))
-        self.run(asyncio.sleep(0.1))  # sockets are closed a turn of the loop later
+        self.run(asyncio.sleep(0.1))  # the loop closes sockets in its next iteration
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(30)
         self.loop.close()
 
     async def work(self, messages: int) -> None:
-        """Some are completed, some fail, some come back, some wait."""
+        """Complete some messages, fail some, return some, and leave some waiting."""
         for name in ("encode", "thumbs"):
             queue = priority_queue(self.cluster, name)
             for number in range(messages):
@@ -91,15 +92,15 @@ class Queues:
                         await lease.complete()
 
     async def share_ids(self, values: int) -> None:
-        """Messages of several shards of an exclusive queue have one id."""
+        """Put messages with the same id into several shards of an exclusive queue."""
         queue = priority_queue(self.cluster, "renders")
         await queue.create(QueueSettings(exclusivity_key="project", shards=4))
         for value in range(values):
-            with suppress(MessageExists):  # in the shard of an earlier value
+            with suppress(MessageExists):  # the id is already in the shard of an earlier value
                 await queue.enqueue(b"x", id="m", metadata={"project": f"p{value}"})
 
     async def depths(self) -> dict[str, dict[str, int]]:
-        """Of all queues, once all changes are in the stream."""
+        """Return the depths of all queues, once all changes are in the stream."""
         while await changes_lag_s(self.cluster):
             await asyncio.sleep(0.05)
         return {

@@ -1,4 +1,4 @@
-"""The example of a declarative pipeline: what it writes back comes once, over two runs."""
+"""The example of a declarative pipeline writes each row back once in two runs."""
 
 from __future__ import annotations
 

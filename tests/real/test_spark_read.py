@@ -33,16 +33,16 @@ FORGETS = LedgerOptions(
     topic=LedgerTopicOptions(tend_every_s=0.1, cursor_flush_s=0.05),
     settings=LedgerTopicSettings(ledger_entries_max=2),
 )
-"""Nobody subscribes, so what is published is done at once, and gone."""
+"""Without subscribers, published events are processed at once and then dropped."""
 
 
 def silos_in(folder: Path, options: LedgerOptions = KEEPS) -> SiloThread:
-    """Silos over ledgers."""
+    """Start silos over ledgers."""
     return SiloThread(lambda: LedgerQueues(folder / "ledger", options=options))
 
 
 def run_copy(spark: SparkSession, silos: SiloThread, folder: Path, **options: str) -> Any:
-    """Read the stream into Parquet files, until nothing is left."""
+    """Copy the stream into Parquet files until no rows are left."""
     rows = spark.readStream.format("millstream").schema(SCHEMA + ", _key string, _token string")
     query = (
         rows.options(**staged(silos), starting_offsets="earliest", **options)
@@ -163,7 +163,9 @@ def test_a_second_query_with_a_consumer_is_refused_while_the_first_runs(
 
 
 def forget_last(folder: Path) -> None:
-    """As if Spark had died before the sink, and its own note, said that the last batch is done."""
+    """Undo the last batch's commit records, as if Spark had crashed before the sink and the query
+    wrote them.
+    """
     last = max(int(one.name) for one in (folder / "checkpoint/commits").glob("[0-9]*"))
     assert last > 2
     for notes in ("checkpoint/commits", "out/_spark_metadata"):
@@ -175,7 +177,7 @@ def test_a_query_goes_on_where_it_was_and_reads_each_row_once_though_queues_forg
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with silos_in(tmp_path, FORGETS) as silos:
-        run_copy(spark, silos, tmp_path, consumer="copy")  # nothing is there yet
+        run_copy(spark, silos, tmp_path, consumer="copy")  # the stream is still empty
         write_batch(batch_rows(spark), staged(silos))
         by = {"consumer": "copy", "max_messages_per_batch": "30", "split_messages": "9"}
         query = run_copy(spark, silos, tmp_path, **by)

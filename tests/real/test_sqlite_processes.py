@@ -136,7 +136,7 @@ async def start(script: str, *args: object) -> asyncio.subprocess.Process:
 
 
 async def run(script: str, *args: object) -> str:
-    """Run the script to its end and give what it printed."""
+    """Run the script to its end, and return its output."""
     process = await start(script, *args)
     printed, _ = await process.communicate()
     assert process.returncode == 0
@@ -186,7 +186,7 @@ async def test_killed_process_keeps_every_acknowledged_write(tmp_path: Path) -> 
     for writer, number in last.items():
         row = await store.read(f"row/{writer}")
         assert row is not None
-        # One more write may have been committed and not acknowledged.
+        # The process may have committed one more write than it acknowledged.
         assert number <= int(row.data) <= number + 1
     await store.aclose()
 

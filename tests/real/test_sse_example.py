@@ -1,4 +1,4 @@
-"""The example of server-sent events: a browser that reconnects goes on behind what it has."""
+"""The example of server-sent events: a browser that reconnects continues after its last event."""
 
 from __future__ import annotations
 

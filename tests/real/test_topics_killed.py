@@ -1,4 +1,4 @@
-"""A program with topics of its own is killed while it produces: what it was told is there."""
+"""A program with its own topics is killed while it produces. Acknowledged messages are not lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ asyncio.run(main())
 
 
 async def stored(topic: LedgerTopic) -> dict[tuple[int, int], str]:
-    """Everything that there is."""
+    """Read every message of the topic."""
     found: dict[tuple[int, int], str] = {}
     for at in range(topic.partitions):
         start = Position(at, 1)
