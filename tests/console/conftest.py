@@ -1,4 +1,5 @@
-"""Commands of these tests are an operator's: their secret is in the environment, as at a shell."""
+"""The commands in these tests read their secret from the environment, as an operator's shell
+does."""
 
 from __future__ import annotations
 

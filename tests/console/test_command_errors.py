@@ -1,4 +1,4 @@
-"""What commands say of a mistake: with the name of the option, and never of a Python argument."""
+"""The errors of commands name the option that is wrong, never an argument of Python."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def streams() -> PersistentStreams:
 
 
 class Shell:
-    """Runs commands in a thread: they have an event loop of their own."""
+    """Runs commands in a thread, because they have their own event loop."""
 
     def __init__(self, gateway: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.gateway = gateway
         self._capsys = capsys
 
     async def run(self, *words: str) -> tuple[int, str]:
-        """The exit code, and what the command says of a mistake."""
+        """Run a command, and return its exit code and its error text."""
         try:
             code = await asyncio.to_thread(main, list(words))
         except SystemExit as ended:
@@ -76,7 +76,7 @@ async def test_a_mistake_in_how_to_connect_is_told_by_the_option(
             (("--gateway", gateway, "--operator", str(tmp_path)), 1, "--operator: "),
         ):
             if name == "ledger recover" and "\udc80" in wrong:
-                continue  # its --cluster is that of a store, too
+                continue  # its `--cluster` is also an option of the store
             code, text = await shell.run(*words, *wrong)
             assert code == code_wanted and told in text, (wrong, code, text)
             assert not PYTHON.search(text), text

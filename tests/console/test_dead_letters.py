@@ -56,7 +56,7 @@ async def letters_of(cluster: LocalCluster, texts: str) -> list[DeadLetter]:
 
 
 async def run(cluster: LocalCluster, *words: str) -> int:
-    """The command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has its own event loop."""
     gateway = cluster.silos[0].address.partition("@")[0]
     arguments = ["dead-letters", *words, "--gateway", gateway]
     return await asyncio.to_thread(main, arguments)

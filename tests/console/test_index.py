@@ -1,4 +1,4 @@
-"""`millstream index`, of an index in a file."""
+"""`millstream index` over an index in a file."""
 
 from __future__ import annotations
 

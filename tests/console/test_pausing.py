@@ -49,7 +49,7 @@ def provider() -> PersistentStreams:
 
 
 async def run(cluster: LocalCluster, *words: str) -> int:
-    """The command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has its own event loop."""
     gateway = cluster.silos[0].address.partition("@")[0]
     return await asyncio.to_thread(main, [*words, "--gateway", gateway])
 

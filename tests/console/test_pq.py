@@ -24,13 +24,13 @@ TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
 
 
 class Desk:
-    """Runs commands, each in a thread: they have event loops of their own."""
+    """Runs each command in a thread, because it has its own event loop."""
 
     def __init__(self, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
         self.cluster, self._capsys = cluster, capsys
 
     async def run(self, *words: str, code: int = 0) -> str:
-        """What a command prints; of one that fails, what it says of that."""
+        """Run a command, and return its output, or its error text if it fails."""
         gateway = self.cluster.silos[0].address.partition("@")[0]
         given = await asyncio.to_thread(main, ["pq", *words, "--gateway", gateway])
         out, err = self._capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`millstream run`: what its arguments mean, and what it says about those that are wrong."""
+"""`millstream run`: the meaning of its arguments, and its errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Box:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module's name, other each time: modules stay imported."""
+    """The name of the test's module. Each test has another name, because modules stay imported."""
     name = f"run_app_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(APP)
     (tmp_path / f"{name}_broken.py").write_text("import no_such_module_inside")

@@ -46,7 +46,7 @@ class FussyQueues(MemoryQueues):
 
 
 class FussyAdapter(MemoryAdapter):
-    """Refuses some words for good, which nobody can know before."""
+    """Refuses some words permanently. No sender can know them in advance."""
 
     def enqueue_at_once(self, *_: Any) -> None:
         return None
@@ -83,7 +83,7 @@ def gateway_of(running: LocalCluster) -> str:
 
 
 async def write(running: LocalCluster, batch: int, *words: str) -> int:
-    """Stage words under their first letters, and commit."""
+    """Stage words under their first letters, then commit them."""
     name = StagedWriterName("default", WORDS.name, "w")
     messages = [
         IngestMessage(word[0], 0, [msgspec.Raw(msgspec.msgpack.encode(word))]) for word in words
@@ -98,7 +98,7 @@ async def write(running: LocalCluster, batch: int, *words: str) -> int:
 
 
 async def run(running: LocalCluster, *words: str) -> int:
-    """The command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has its own event loop."""
     return await asyncio.to_thread(main, ["staged", *words, "--gateway", gateway_of(running)])
 
 
@@ -108,7 +108,7 @@ async def test_a_batch_that_a_queue_refuses_says_why_and_is_given_up_by_hand(
     REFUSED.update(["bad", "b\x1b[31mooh"])
     async with cluster() as running:
         assert await write(running, 0, "a0") == 1
-        for _ in range(2):  # a query that is started again finds the same
+        for _ in range(2):  # a restarted query finds the same letters
             with pytest.raises(StreamError, match="millstream staged abandon words w 1") as told:
                 await write(running, 1, "a1", "bad", "b1", "b\x1b[31mooh", "c1")
             assert "the word 'bad' is not allowed" in str(told.value)

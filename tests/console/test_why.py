@@ -24,7 +24,7 @@ ONE = SubscriptionReport("audit", "Ledger/eu", "in_flight", 3, 0.2, 0.001)
 
 
 async def run(cluster: LocalCluster, *words: str) -> int:
-    """The command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has its own event loop."""
     gateway = cluster.silos[0].address.partition("@")[0]
     return await asyncio.to_thread(main, ["why", *words, "--gateway", gateway])
 

@@ -1,4 +1,4 @@
-"""Running `millstream ledger`, over topics that a program has left."""
+"""Helpers that run `millstream ledger` over topics that a program has left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.providers.sqlite import SqliteStateStore
 
 
 class Said(NamedTuple):
-    """What a command printed, and its exit code."""
+    """The output and the exit code of a command."""
 
     code: int
     out: str
@@ -25,15 +25,15 @@ class Said(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Of `--json`: one line, and no more."""
+        """The value of `--json`, which must be one line."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
 
 class Shop:
-    """A directory with a topic `orders` of two partitions, and what commands say of it.
+    """A directory with a topic `orders` of two partitions, and a runner of commands for it.
 
-    With `disks`, several directories, and rows beside them.
+    With `disks` above 1 there are several directories, and the rows are beside them.
     """
 
     def __init__(self, work: Path, capsys: pytest.CaptureFixture[str], disks: int = 1) -> None:
@@ -43,7 +43,7 @@ class Shop:
         self.rows = work / "rows" if disks > 1 else self.places[0] / "rows"
 
     def say(self, *words: object, offline: bool = False) -> Said:
-        """Run a command on these rows."""
+        """Run a command on the rows of this shop."""
         where = [] if offline else ["--store", f"sqlite:{self.rows}"]
         code = main(["ledger", *map(str, words), *where])
         out, error = self._capsys.readouterr()
@@ -51,8 +51,9 @@ class Shop:
         return Said(code, out, error)
 
     def fill(self, values: Iterable[str] = ("a", "b", "c", "d"), dies: bool = False) -> None:
-        """Produce messages, each with itself as its key; `dies`: the program ends without a word,
-        and its directories are as it left them."""
+        """Produce messages with themselves as keys. With `dies`, the program ends without closing,
+        and its directories keep their state.
+        """
         run(self._fill(list(values), dies))
 
     async def _fill(self, values: list[str], dies: bool) -> None:
@@ -81,5 +82,5 @@ class Shop:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run it on a loop of its own."""
+    """Run the coroutine on its own event loop."""
     asyncio.run(main)

@@ -1,4 +1,4 @@
-"""`millstream ledger ls`, `show`, `read` and `bookies`: what they print, and what they refuse."""
+"""`millstream ledger ls`, `show`, `read` and `bookies`: their output and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millstream ledger verify` and `recover`: what they find, what they change, what they refuse."""
+"""`millstream ledger verify` and `recover`: their findings, their changes and their errors."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_partition_up_until_the_loss_
             orders = await topics.topic("orders")
             assert not orders.unavailable
             more = await orders.produce("a", b"more", producer="p", sequence=0)
-            assert more == Position(1, 4)  # the sequences are lost with the messages
+            # the sequence numbers of producers are lost with the messages
+            assert more == Position(1, 4)
             billing = await orders.subscribe("billing")
             with pytest.raises(CursorTooOld, match="messages 1 to 3 are lost") as gone:
                 await billing.batch(messages_max=9)
@@ -231,7 +232,7 @@ def test_a_ledger_that_is_not_there_names_those_that_are(
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[tuple[Silo, str]]:
-    """A silo with ledgers, to which something was published, and its gateway."""
+    """Run a silo with ledgers that have some events, and yield it with its gateway."""
     queues = LedgerQueues(directory, LedgerOptions(unowned_after_s=0.0))
     silo = Silo(
         grains=[],
@@ -264,7 +265,7 @@ async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
         words = ["ledger", "recover", "1", "--gateway", gateway, "--wait", "0.1"]
         (tmp_path / "ledger").rename(tmp_path / "gone")
         async with asyncio.timeout(30):
-            while not (tmp_path / "ledger" / "identity").exists():  # an empty one is made
+            while not (tmp_path / "ledger" / "identity").exists():  # the silo creates an empty one
                 await asyncio.sleep(0)
         assert await asyncio.to_thread(main, words) == 1
         assert "bring its bookies back" in capsys.readouterr().err

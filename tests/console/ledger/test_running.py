@@ -1,4 +1,4 @@
-"""`millstream ledger` beside silos that run, each with a directory of its own."""
+"""`millstream ledger` beside running silos, each with its own directory."""
 
 from __future__ import annotations
 
