@@ -1,8 +1,8 @@
-"""A gateway for the tests of the Spark connector: speaks the wire, drops repeats, misbehaves.
+"""A gateway for the tests of the Spark connector. It speaks the wire protocol and drops repeats.
 
-It is told beforehand what goes wrong: `drop_at` and `refuse_at` hold numbers of calls, counted from
-0 over all connections. A dropped call was accepted, only its answer is lost. After a refused call
-every later one of its session is refused, too: order would be lost.
+A test plans its faults: `drop_at` and `refuse_at` hold numbers of calls, counted from 0 over all
+connections. A dropped call was accepted, and only its answer is lost. After a refused call, every
+later call of its session is refused too, because the order would be lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUEUE_FULL = msgspec.Raw(encode_error(QueueFull("10 of 10"), "a queue"))
 
 @dataclass(frozen=True)
 class Row:
-    """An accepted item, and the message that it came in."""
+    """An accepted item, and the message that contained it."""
 
     namespace: str
     key: str
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass
 class Faults:
-    """What the gateway does wrong."""
+    """The planned faults of the gateway."""
 
     drop_at: set[int] = field(default_factory=set)
     refuse_at: set[int] = field(default_factory=set)
@@ -61,14 +61,14 @@ class Faults:
 
 @dataclass
 class Held:
-    """A connection's answers that wait, and what it went through."""
+    """The answers that a connection has not sent yet, and whether it is closing."""
 
     answers: list[Message] = field(default_factory=list)
     leaving: bool = False
 
 
 class FakeGateway:
-    """Listens on a free port of this machine while it is entered."""
+    """Listens on a free port of this machine inside the `with` block."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
@@ -92,12 +92,12 @@ class FakeGateway:
 
     @property
     def name(self) -> str:
-        """As a silo's."""
+        """The gateway's name, in the form of a silo's name."""
         return f"{self.option}@1"
 
     @property
     def option(self) -> str:
-        """The address as the option `gateways` wants it."""
+        """The address in the form of the option `gateways`."""
         return f"{self.address[0]}:{self.address[1]}"
 
     def __enter__(self) -> FakeGateway:
@@ -120,7 +120,7 @@ class FakeGateway:
             assert not thread.is_alive()
 
     def hang_up(self) -> None:
-        """Close every connection, from outside."""
+        """Close every connection from the gateway's side."""
         with self._lock:
             for sock in self._open:
                 _hang_up(sock)
@@ -155,7 +155,7 @@ class FakeGateway:
                 return
 
     def _take(self, sock: socket.socket, message: Message, held: Held) -> bool:
-        """False: the connection is to be dropped."""
+        """Handle a message. False means that the connection must be dropped."""
         if isinstance(message, Hello):
             self.hellos.append(message)
             return True
@@ -174,7 +174,8 @@ class FakeGateway:
         if number in self.faults.drop_at:
             return False
         if held.leaving:
-            _more_comes(sock)  # time for a client that does not wait for its answers to go
+            # time in which a client that does not wait for answers would send more
+            _more_comes(sock)
         held.leaving |= number in self.faults.goodbye_at
         if held.leaving or len(held.answers) >= self.faults.hold:
             self.overrun |= self.faults.hold > 1 and _more_comes(sock)
@@ -183,7 +184,7 @@ class FakeGateway:
         return True
 
     def _is_next(self, call: Call) -> bool:
-        """Is it the call of its session that is stored next?"""
+        """Is the call the next one of its session?"""
         session, place = msgspec.msgpack.decode(call.body)[2:4]
         return int(place) == self._places.get(session, 0)
 
@@ -209,7 +210,7 @@ class FakeGateway:
 
 
 def _more_comes(sock: socket.socket) -> bool:
-    """Whether the peer sends on, although it got no answer."""
+    """Does the peer send more before it gets an answer?"""
     sock.settimeout(QUIET_S)
     try:
         return bool(sock.recv(1, socket.MSG_PEEK))

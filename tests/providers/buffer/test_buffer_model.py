@@ -1,4 +1,5 @@
-"""The buffer queue beside lists: whatever happens, no item is lost, doubled or out of order."""
+"""The buffer queue compared with lists: in any history, no item is lost, doubled or out of
+order."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ GROUPS = ("a", "b", "c")
 
 
 async def now(step: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that must not wait; None if it would."""
+    """Return the result of a coroutine that need not wait, or None if it would wait."""
     try:
         step.send(None)
     except StopIteration as end:
@@ -36,7 +37,7 @@ async def now(step: Coroutine[Any, Any, Any]) -> Any:
 
 
 class BufferMachine(RuleBasedStateMachine):
-    """One topic of three partitions, segments of three; each group against its own lists."""
+    """One topic of three partitions with segments of three items. Each group has its own lists."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class BufferMachine(RuleBasedStateMachine):
         )
         self.lists: list[list[int]] = [[], [], []]
         self.consumers: dict[str, list[MemoryConsumer[int]]] = {}
-        self.done: dict[str, list[int]] = {}  # committed, by partition
+        self.done: dict[str, list[int]] = {}  # committed items, by partition
         self.given: dict[MemoryConsumer[int], tuple[int, list[int], list[int]]] = {}
         self.serial = 0
         self.turn = 0
@@ -170,7 +171,7 @@ def test_a_topic_behaves_as_lists_with_positions() -> None:
 def test_with_tasks_in_any_order_every_group_has_every_item_once(
     seed: int, producers: int, consumers: int, groups: int, size: int, capacity: int | None
 ) -> None:
-    """Producers single and in batches; consumers that fail, or whose waits are cancelled."""
+    """Producers send single items and batches. Consumers fail, or their waits are cancelled."""
 
     async def main(simulation: Simulation) -> dict[str, list[int]]:
         options = TopicOptions(partitions=4, segment_size=3, capacity=capacity)
@@ -190,7 +191,7 @@ def test_with_tasks_in_any_order_every_group_has_every_item_once(
                     async with asyncio.timeout(chance.choice((0.0005, 5))):
                         async for batch in consumer:
                             if chance.random() < 0.1:
-                                break  # a failure: it comes again
+                                break  # a failure: the batch is redelivered
                             seen[consumer.group] += batch
                             await consumer.commit()
                         else:

@@ -1,4 +1,4 @@
-"""The buffer queue's fixed cases: spec/queues.md A9, and the defects of the original (A3)."""
+"""The fixed cases of the buffer queue, and the defects of the design that it replaces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def topic_of(**options: Any) -> MemoryTopic[int]:
 
 
 async def batch_of(consumer: MemoryConsumer[int]) -> list[int]:
-    """The next batch, which must be there."""
+    """Return the next batch, which must be available."""
     async with asyncio.timeout(5):
         return await anext(aiter(consumer))
 
@@ -45,7 +45,7 @@ async def fill(topic: MemoryTopic[int], items: Sequence[int]) -> None:
 
 
 def has_none(consumer: MemoryConsumer[int]) -> bool:
-    """Would the consumer wait now?"""
+    """Would the consumer wait at this moment?"""
     step = consumer.next_batch()
     try:
         step.send(None)
@@ -119,7 +119,7 @@ async def test_vector_6_a_batch_beyond_the_capacity_goes_in_by_slices() -> None:
     await consumer.commit()
     assert seen == [0, 1, 2, 3, 4, 5, 6, 7]
     assert has_none(consumer)
-    await fill(topic, [20, 21, 22, 23])  # and no room was lost
+    await fill(topic, [20, 21, 22, 23])  # all capacity is free again
 
 
 async def test_vector_8_a_batch_does_not_change_when_its_segment_is_used_again() -> None:
@@ -305,8 +305,8 @@ async def test_an_item_that_meets_a_cancellation_is_not_lost() -> None:
     (consumer,) = topic.consumers("g")
     wait = asyncio.ensure_future(batch_of(consumer))
     await asyncio.sleep(0)
-    await topic.producer().produce(1)  # wakes
-    wait.cancel()  # before its task runs
+    await topic.producer().produce(1)  # wakes the consumer
+    wait.cancel()  # before the consumer's task runs
     assert (await asyncio.gather(wait, return_exceptions=True))[0] is not None
     assert await batch_of(consumer) == [1]
 
@@ -434,7 +434,7 @@ async def test_a_full_topic_that_is_not_to_wait_refuses_and_changes_nothing() ->
     with pytest.raises(QueueFull):
         producer.produce(10)
     assert sorted([at for _ in range(3) for at in await batch_of(consumer)]) == list(range(10))
-    await producer.produce(10)  # what was refused took no turn
+    await producer.produce(10)  # refused items moved no partition's turn
     assert [partition.end for partition in topic.partitions] == [4, 4, 3]
 
 
@@ -571,7 +571,7 @@ async def test_a_failed_batch_comes_again_and_after_all_attempts_is_given_up() -
 
 
 async def test_a_handler_that_is_cancelled_by_itself_gets_its_batch_again() -> None:
-    """Also if the count of its task says, of an earlier batch, that somebody cancelled it."""
+    """The task's cancellation count, left from an earlier batch, must not change the retry."""
     from millstream.streams import Backoff
 
     topic, calls = topic_of(), list[int]()
@@ -636,7 +636,7 @@ ODD: Any = 5
 async def nothing(batch: list[int]) -> None: ...
 
 
-# --- what users tried ----------------------------------------------------------------------------
+# --- usage that users tried ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("capacity", [None, 3])

@@ -1,4 +1,5 @@
-"""A consumer's turns: when it lets others run, whom it serves first, what it has given out."""
+"""A consumer's turns: when it yields to other tasks, its order of partitions, its batches in
+flight."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def topic_of(**options: Any) -> MemoryTopic[int]:
 
 
 def at_once(step: Coroutine[Any, Any, Any]) -> Any:
-    """What it returns, if it ends without a wait; else "waits"."""
+    """Return the result of a step that ends without waiting, or "waits"."""
     try:
         step.send(None)
     except StopIteration as found:
@@ -73,7 +74,7 @@ async def test_the_item_that_ends_a_wait_is_served_first() -> None:
     await asyncio.sleep(0)
     assert all(topic.waiting)
     topic.producer().produce(first)
-    assert not any(topic.waiting)  # what comes now wakes nobody
+    assert not any(topic.waiting)  # the next item wakes nobody
     topic.producer().produce(later)
     assert await waits == [first]
     assert at_once(consumer.next_batch()) == [later]
@@ -84,7 +85,7 @@ async def test_a_loop_that_is_asked_twice_at_once_loses_no_item() -> None:
     loop = aiter(consumer_of(topic, auto_commit=True))
     first = asyncio.ensure_future(anext(loop))
     await asyncio.sleep(0)
-    topic.producer().produce(1)  # wakes the first, which did not run yet
+    topic.producer().produce(1)  # wakes the first call, which has not run yet
     with pytest.raises(ConcurrentUse):
         await anext(loop)
     assert await first == [1]

@@ -1,4 +1,4 @@
-"""What a producer puts in at once, what it refuses, and what it says of it."""
+"""Items that a producer stores at once, items that it refuses, and its errors."""
 
 from __future__ import annotations
 

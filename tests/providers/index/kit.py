@@ -1,6 +1,6 @@
-"""Changes as queues make them, what an index of them must have, and a process that dies on the way.
+"""Changes as queues publish them, the expected contents of an index, and a process that dies.
 
-The reference computes contents from the list of changes alone, without tables.
+The reference computes the contents from the list of changes alone, without tables.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def change(
     metadata: dict[str, str] | None = None,
     shard: int = 0,
 ) -> ChangeRow:
-    """One change; its token has the number `seq`, or one for its version."""
+    """Make one change. Its token has the number `seq`, or by default the version."""
     token = f"{era:08x}-{version if seq is None else seq:016x}-00000000"
     return ChangeRow(
         queue=queue,
@@ -76,9 +76,9 @@ def change(
 
 
 def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list[ChangeRow]:
-    """What queues publish while messages of a few ids live, and live again, over some days.
+    """Make the changes of messages with a few ids that are created, end and are created again.
 
-    Each queue has two shards, in which messages have the same ids.
+    The changes span some days. Each queue has two shards with messages of the same ids.
     """
     rng = Random(seed)
     now = {f"q{at}": START_MS for at in range(queues)}
@@ -90,7 +90,7 @@ def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list
         now[queue] += rng.choice((0, 1, 1_000, DAY_MS // 7))
         last = lives.get((queue, shard, id))
         if last is not None and last.to_state is None:
-            now[queue] += 1  # a message is collected a millisecond after its end at the earliest
+            now[queue] += 1  # a message is collected at least a millisecond after its end
             last = None
         step, target = rng.choice(STEPS[last.to_state if last else None])
         attempt = last.attempt if last else 0
@@ -119,7 +119,7 @@ def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list
 
 
 def batches_of(changes: Sequence[ChangeRow], rng: Random) -> list[list[ChangeRow]]:
-    """The changes in their order, in batches; within one they come in any order, and some twice."""
+    """Split the changes into batches in order. Each batch is shuffled, and some changes repeat."""
     found: list[list[ChangeRow]] = []
     at = 0
     while at < len(changes):
@@ -133,12 +133,12 @@ def batches_of(changes: Sequence[ChangeRow], rng: Random) -> list[list[ChangeRow
 
 
 def name_of(row: ChangeRow) -> MessageName:
-    """What names a message among those that are not collected."""
+    """The name of a message, unique until the message is collected."""
     return row.queue, row.shard, row.id
 
 
 def wanted_current(changes: Iterable[ChangeRow]) -> dict[MessageName, str | None]:
-    """What the latest change of each message is; not of those that were collected."""
+    """The latest state of each message that was not collected."""
     latest = {name_of(one): one for one in sorted(changes, key=lambda one: one.place)}
     return {name: one.to_state for name, one in latest.items() if one.to_state is not None}
 
@@ -147,7 +147,7 @@ Contents = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
 
 
 def contents(database: Database) -> Contents:
-    """Both tables; of a change that came twice, no matter which token."""
+    """Read both tables without tokens, because any token of a repeated change is right."""
     columns = [name for name in ChangeRow._fields if name != "token"]
     names, order = ", ".join(columns), ", ".join(NAMES_CHANGE)
     return (
@@ -157,7 +157,7 @@ def contents(database: Database) -> Contents:
 
 
 def wanted_contents(changes: Sequence[ChangeRow], trimmed_ms: int = 0) -> Contents:
-    """The same, from the changes."""
+    """The contents that both tables must have after these changes."""
     known = wanted_current(changes)
     latest = {name_of(one): one for one in sorted(changes, key=lambda one: one.place)}
     current = [one[:-1] for one in latest.values() if name_of(one) in known]
@@ -166,11 +166,11 @@ def wanted_contents(changes: Sequence[ChangeRow], trimmed_ms: int = 0) -> Conten
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """The process dies."""
 
 
 class Dying:
-    """Counts steps, and dies before one of them."""
+    """Counts steps, and dies before the step `at`."""
 
     def __init__(self, at: int | None) -> None:
         self.steps = 0
@@ -183,7 +183,7 @@ class Dying:
 
 
 class DyingDatabase:
-    """A database of a process that dies: each call is a step."""
+    """A database of a process that dies. Each call is a step."""
 
     def __init__(self, inner: Database, dying: Dying) -> None:
         self._inner = inner
@@ -204,7 +204,7 @@ class DyingDatabase:
 
 
 class DyingDisk:
-    """A disk of a process that dies: each call is a step."""
+    """A disk of a process that dies. Each call is a step."""
 
     def __init__(self, inner: Any, dying: Dying) -> None:
         self._inner = inner
@@ -216,5 +216,5 @@ class DyingDisk:
 
 
 def numbered(batches: Sequence[Sequence[ChangeRow]]) -> Iterator[tuple[int, Sequence[ChangeRow]]]:
-    """Batches as Spark counts them."""
+    """Number batches as Spark does."""
     return enumerate(batches)

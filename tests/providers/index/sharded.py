@@ -1,4 +1,4 @@
-"""Changes as an exclusive queue with several shards makes them, from the queue itself."""
+"""The changes of an exclusive queue with several shards, taken from a real queue."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Depths = dict[str, dict[str, int]]
 
 
 async def exclusive_changes() -> tuple[list[ChangeRow], Depths]:
-    """What 330 messages become, and how deep their queue is then.
+    """Make the changes of 330 messages, and return them with the final depths of their queue.
 
-    Each of 30 projects numbers its messages from 0 to 10, so that messages of several shards have
-    one id. Of each project one message is leased, and half of these are completed.
+    Each of 30 projects numbers its messages from 0 to 10, so messages of several shards share an
+    id. One message of each project is leased, and half of the leased messages are completed.
     """
     store = MemoryStore(events=True)
     async with LocalCluster(grains=[], parts={"priority": lambda: PriorityQueues(store)}) as silos:
@@ -47,7 +47,9 @@ async def exclusive_changes() -> tuple[list[ChangeRow], Depths]:
 
 
 async def enqueue(queue: PriorityQueue, value: int, id: int) -> None:
-    """A message of a project; some values are in one shard, where an id is there once."""
+    """Add a message of a project. Projects of one shard cannot share an id, so use a longer one
+    then.
+    """
     try:
         await queue.enqueue(b"x", id=f"{id}", metadata={"project": f"p{value}"})
     except MessageExists:
@@ -55,7 +57,7 @@ async def enqueue(queue: PriorityQueue, value: int, id: int) -> None:
 
 
 async def rows_of_outboxes(store: MemoryStore) -> AsyncIterator[ChangeRow]:
-    """Every event of the store, as the index reads the relayed changes."""
+    """Yield every event of the store, as the index reads the relayed changes."""
     number = 0
     for outbox in range(store.outboxes):
         for stored in await store.events(outbox, 0, 100_000):

@@ -1,4 +1,4 @@
-"""What holds of an index, wherever it is kept: a class per place gives `place`."""
+"""The tests of an index, wherever it is stored. A subclass per database gives `place`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put(
     options: IndexOptions = FOR_EVER,
     now_ms: int = END_MS,
 ) -> IndexWriter:
-    """All batches, as Spark gives them."""
+    """Apply all batches, as Spark does."""
     writer = IndexWriter(place, options)
     for batch, rows in numbered(batches):
         writer.apply(query, batch, rows, now_ms)
@@ -65,7 +65,7 @@ def put(
 
 
 def put_dying(writer: IndexWriter, place: str, rows: Sequence[ChangeRow], at: int | None) -> int:
-    """A batch by a process that dies before a step; how many steps there were."""
+    """Apply a batch in a process that dies before step `at`, and return the number of steps."""
     dying = Dying(at)
     writer._disk = DyingDisk(RealDisk(), dying)
     with closing(open_database(place, writes=True)) as database:
@@ -74,7 +74,7 @@ def put_dying(writer: IndexWriter, place: str, rows: Sequence[ChangeRow], at: in
 
 
 def in_files(directory: Path) -> list[tuple[Any, ...]]:
-    """What names the changes in the files, sorted."""
+    """The names of the changes in the files, sorted."""
     from pyarrow import parquet
 
     found: list[tuple[Any, ...]] = []
@@ -88,7 +88,7 @@ def in_files(directory: Path) -> list[tuple[Any, ...]]:
 
 
 class IndexSuite:
-    """Tests; a subclass has a fixture `place`, where nothing is yet."""
+    """The tests. A subclass has a fixture `place` that names an empty database."""
 
     @pytest.mark.parametrize("seed", range(6))
     def test_it_has_what_the_changes_say(self, place: str, seed: int) -> None:
@@ -169,8 +169,8 @@ class IndexSuite:
         writer = IndexWriter(place, IndexOptions(history_days=None, parquet=files))
         writer.apply("query", 0, [change()], END_MS)
         rows = [change(version=2, source="pending")]
-        HistoryFiles(files).save("query", 1, rows)  # and dies before its transaction ends
-        put(place, [rows], "another")  # which keeps no files
+        HistoryFiles(files).save("query", 1, rows)  # the query dies before its transaction ends
+        put(place, [rows], "another")  # a query without files
         writer.apply("query", 1, rows, END_MS)
         assert in_files(files) == [change()[:6]]
 
@@ -187,7 +187,7 @@ class IndexSuite:
             kept = [id for id in "abcd" if index.history("q", id)]
             assert kept == ["b", "c", "d"] and index.depth() == {"q": {"pending": 4}}
         assert [row[2] for row in in_files(files)] == ["b", "d"]
-        # a clock that goes back, and a day that is no other, delete nothing more
+        # a clock that goes back and a time on the same day delete nothing more
         for batch, now_ms in ((2, START_MS), (3, START_MS + DAY_MS + 6)):
             done = writer.apply("query", batch, [], now_ms)
             assert done.trimmed_before_ms == START_MS
@@ -224,7 +224,7 @@ class IndexSuite:
         assert found[0] == wanted[0]
         late = [row for row in found[1] if row[8] < before_ms]
         assert [row for row in found[1] if row[8] >= before_ms] == wanted[1] != []
-        assert len(late) < 20  # those of the last batch, which was behind the deletion
+        assert len(late) < 20  # late rows of the last batch, older than the deletion
         kept = in_files(files)
         assert kept == sorted(row[:6] for row in wanted[1])
         put(place, batches, "another", options, now_ms)
@@ -281,7 +281,7 @@ class IndexSuite:
                 ("pending", 2, 1, 1),
             ]
 
-    # -- what is asked
+    # -- queries
 
     def test_depths_by_queue_state_and_metadata(self, place: str) -> None:
         rows = [
@@ -309,7 +309,8 @@ class IndexSuite:
                 [
                     change(version=1),
                     at(2, "pending", "running", 100, "dequeued", 1),
-                    at(3, "running", "pending", 150, "released", 0),  # given back, and not counted
+                    # released, and therefore not counted
+                    at(3, "running", "pending", 150, "released", 0),
                     at(4, "pending", "running", 200, "dequeued", 1),
                     at(5, "running", "pending", 230, "released", 1),
                     at(6, "pending", "running", 300, "dequeued", 2),
@@ -318,7 +319,7 @@ class IndexSuite:
                     at(9, "running", "errored", 325, "failed", 3),
                 ],
                 [change("r", "other")],
-                # its first changes were before the index began
+                # the first changes of `s` are older than the index
                 [change("s", version=5, source="running", step="released", attempt=2)],
             ],
         )
@@ -350,7 +351,7 @@ class IndexSuite:
             found = index.verify()
         named = [((one.queue, one.shard, one.id), one.missing) for one in found]
         assert {name for name, missing in named if missing} == {*gaps, ("q0", 0, "late")}
-        # a collection that is missing shows when the id came again
+        # a missing collection shows when the id was used again
         latest = {name_of(one): one for one in lived(5)}
         ends = [one for one in lived(5) if one.version == 3 and one.to_state is None]
         ends = [one for one in ends if one != latest[name_of(one)]]
@@ -377,7 +378,7 @@ class IndexSuite:
         put(place, [[first, second, later]])
         with closing(
             open_database(place, writes=True)
-        ) as database:  # as if no shard were in the key
+        ) as database:  # as if the key contained no shard
             database.run("DELETE FROM current WHERE shard = 1")
             database.run("UPDATE historic SET id = 'm' WHERE id = 'n'")
             database.run("UPDATE current SET id = 'm', shard = 3 WHERE id = 'n'")
@@ -416,7 +417,7 @@ class IndexSuite:
         wrong = sorted([gone, stale, name_of(ended)])
         assert [(one.queue, one.shard, one.id) for one in sorted(found)] == wrong
 
-    # -- joints
+    # -- transactions and tables
 
     def test_nothing_is_in_when_a_row_cannot_be(self, place: str) -> None:
         good = change()

@@ -1,4 +1,4 @@
-"""Changes of messages as rows: read from a table of Arrow, and the latest of each message."""
+"""Changes of messages as rows: reading them from an Arrow table, and the latest of each message."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def test_the_latest_change_of_a_message_is_of_its_last_life_whatever_came_first(
 
 
 def test_messages_are_compared_with_themselves_only() -> None:
-    """A change that the database refuses is refused there, and not while the latest is found."""
+    """The database refuses a bad change. The search for the latest change must not fail on it."""
     good, bad = change(id="b"), change(id="bad")._replace(version="x")  # type: ignore[arg-type]
     assert latest([good, bad]) == {good, bad}

@@ -17,7 +17,7 @@ def place(tmp_path: Path) -> str:
 
 
 class TestSqlite(IndexSuite):
-    """All of it."""
+    """Runs the whole suite."""
 
 
 def test_a_file_that_is_none_of_sqlite_is_left_alone(tmp_path: Path) -> None:

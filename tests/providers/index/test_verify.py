@@ -1,4 +1,4 @@
-"""The messages that an index lacks or has wrong, by the facts of each life."""
+"""Messages that an index lacks or has wrong, found from the facts of each life."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEGINS_MS, CREATED_MS = 1_000, 2_000
 
 
 def life(sequence: int = 5, *, last: int = 3, **other: Any) -> LifeFacts:
-    """A life of which all is there and as it should be, but for what is given."""
+    """The facts of a complete and correct life, with some replaced by the arguments."""
     whole = LifeFacts(
         queue="q",
         shard=0,
@@ -71,7 +71,7 @@ def test_nothing_is_missing_between_messages_of_two_shards(other: dict[str, Any]
 def test_what_was_before_the_index_or_deleted_for_its_age_is_not_missing(
     facts: dict[str, int], is_whole: bool
 ) -> None:
-    late = life(first=3, changes=1, **facts)  # its first two versions are not there
+    late = life(first=3, changes=1, **facts)  # the index lacks its first two versions
     assert late.is_whole is is_whole
     known = ("m", 2, "1 of the versions up to 3 are there")
     assert wrong_in(late) == ([known] if is_whole else [])

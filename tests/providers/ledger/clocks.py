@@ -1,4 +1,4 @@
-"""The clock of tests: time of the loop that runs, a wall clock beside it, seeded chance."""
+"""The clock of tests: the loop's time, a wall clock beside it, and seeded chance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["LoopClock"]
 
 
 class LoopClock:
-    """A `Clock`. `skew_s`: by so much the wall clock differs from that of others."""
+    """A `Clock`. Its wall clock differs from others by `skew_s`."""
 
     def __init__(self, seed: int = 0, skew_s: float = 0.0) -> None:
         self._random = Random(seed)

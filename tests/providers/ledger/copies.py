@@ -1,4 +1,4 @@
-"""A world of bookies that are lost, and auditors that make copies again: in virtual time."""
+"""Bookies that are lost, and auditors that copy their entries, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SOON = RecoveryOptions(
     page_entries=4,
 )
 COPIED_S = 60.0
-"""Long enough for everything of these tests."""
+"""Long enough for all copying in these tests."""
 
 
 class Around:
-    """What an auditor knows of bookies: those of the model. `sees_itself`: is it the first one?"""
+    """An auditor's view of the model's bookies. `is_first` makes it the auditor that works."""
 
     def __init__(self, bookies: ModelBookies, is_first: bool) -> None:
         self._bookies = bookies
@@ -98,18 +98,20 @@ class Copies:
         return Audits(self.bookies, self.store, seed, options, is_first)
 
     async def ledger(self, quorum: tuple[int, int, int] = (3, 3, 2), entries: int = 10) -> int:
-        """A closed ledger."""
+        """Make a closed ledger, and return its number."""
         writer = await self.writer.ledgers.create(Quorum(*quorum), "t")
         self.payloads[writer.ledger] = [b"%d/%d" % (writer.ledger, n) for n in range(entries)]
         await asyncio.gather(*map(writer.append, self.payloads[writer.ledger]))
-        await asyncio.sleep(0.1)  # until all copies are there
+        await asyncio.sleep(0.1)  # time in which all copies are stored
         await writer.close()
         return writer.ledger
 
     async def open_ledger(
         self, quorum: tuple[int, int, int], entries: int, lost_at: int | None = None
     ) -> tuple[LedgerWriter, tuple[str, ...]]:
-        """Its writer, and its first bookies; the first of them is lost before that entry."""
+        """Make an open ledger, and return its writer and first bookies. The first bookie is lost
+        before the entry `lost_at`.
+        """
         writer = await self.writer.ledgers.create(Quorum(*quorum), "t")
         first = (await self.record(writer.ledger)).fragments[0].bookies
         self.payloads[writer.ledger] = [b"%d" % number for number in range(entries)]
@@ -125,13 +127,13 @@ class Copies:
         return record
 
     def has(self, bookie: str, ledger: int, entry: int) -> bool:
-        """A whole copy, where it can be read."""
+        """Does an available bookie have an undamaged copy?"""
         one = self.bookies.all[bookie]
         packed = one.entries.get((ledger, entry))
         return not one.is_away and packed is not None and is_whole(packed)
 
     async def missing(self, ledger: int) -> list[tuple[int, str]]:
-        """Copies that are not where the record says."""
+        """List the entries and bookies of copies that the record names but that are missing."""
         record = await self.record(ledger)
         return [
             (entry, bookie)
@@ -142,7 +144,9 @@ class Copies:
         ]
 
     async def check(self, copies: int = 3) -> None:
-        """All ledgers have all copies, in different bookies, and are read as they were written."""
+        """Check that all ledgers have all copies on different bookies, and that reads return the
+        payloads.
+        """
         for ledger in self.payloads:
             record = await self.record(ledger)
             assert await self.missing(ledger) == [], record
@@ -171,7 +175,9 @@ class Copies:
         entries[ledger, entry] = bytes(packed)
 
     async def collect(self) -> int:
-        """Each bookie drops entries of ledgers that a read of the row says it does not need."""
+        """Let each bookie drop the ledgers that do not need it any more by a read of their row.
+        Return the count.
+        """
         dropped = 0
         for name, one in self.bookies.all.items():
             for ledger in sorted({of for of, _ in one.entries}):
@@ -197,7 +203,7 @@ Story = Callable[..., Coroutine[Any, Any, None]]
 
 
 def with_copies(main: Story, bookies: int = 5, seed: int = 0) -> None:
-    """Run it in virtual time."""
+    """Run the test in virtual time."""
 
     async def run() -> None:
         async with asyncio.timeout(10**6):

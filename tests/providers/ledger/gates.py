@@ -1,4 +1,4 @@
-"""Bookies and rows whose calls wait at gates, so that a test has them come in one order."""
+"""Bookies and rows whose calls wait at gates, so that a test can choose their order."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from millstream.runtime import Etag, MemoryStateStore
 
 
 class Gates:
-    """Named gates; all are open until one is shut."""
+    """Named gates. All gates are open until one is shut."""
 
     def __init__(self) -> None:
         self._shut: dict[str, asyncio.Event] = {}
         self._lost: set[str] = set()
-        self.waiting: list[str] = []  # in the order in which they came
+        self.waiting: list[str] = []  # in the order of arrival
 
     def shut(self, *names: str) -> None:
         for name in names:
             self._shut[name] = asyncio.Event()
 
     def open(self, *names: str) -> None:
-        """Whoever waits goes on."""
+        """Let the waiting calls continue."""
         for name in names:
             self._shut.pop(name).set()
 
     def pass_others(self, name: str) -> Callable[[], None]:
-        """Whoever comes from now on passes; whoever waits does so until the result is called."""
+        """Let new calls pass. Calls that already wait continue when the result is called."""
         return self._shut.pop(name).set
 
     def lose(self, *names: str) -> None:
-        """What comes here never arrives."""
+        """Lose all calls at these gates."""
         self._lost.update(names)
 
     def find(self, *names: str) -> None:
-        """What comes here arrives again."""
+        """Deliver calls at these gates again."""
         self._lost.difference_update(names)
 
     async def passed(self, name: str) -> None:
@@ -50,13 +50,15 @@ class Gates:
             self.waiting.remove(name)
 
     async def until(self, *names: str) -> None:
-        """Until somebody waits at each of these."""
+        """Wait until a call waits at each of these gates."""
         while not set(names) <= set(self.waiting):
             await asyncio.sleep(0.001)
 
 
 class GatedBookies(ModelBookies):
-    """`add b0`, `fence b0`, `read b0`: gates before a bookie acts."""
+    """Bookies with the gates `add b0`, `fence b0`, `read b0`, where calls wait before the bookie
+    acts.
+    """
 
     def __init__(self, count: int, seed: int = 0) -> None:
         super().__init__(count, seed)
@@ -78,7 +80,9 @@ class GatedBookies(ModelBookies):
 
 
 class GatedStore(MemoryStateStore):
-    """`write`: a gate before a row is written; `writes`: how many were."""
+    """A store with the gate `write` before each write of a row. `writes` counts the written
+    rows.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A grain that notes the words that it hears."""
+"""A grain that records the words that it receives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Ledgers in memory, for tests of what stands on them: with gates, faults and zombies.
+"""Ledgers in memory with gates, faults and zombie writers, for tests of the layers above.
 
-Entries of a writer *arrive* (they are on bookies), and then it *hears* of it. Between the two it
-can crash, be fenced, or be told that it failed. Whoever recovers finds all that was heard, and of
-what arrived besides, as much as chance has.
+An entry *arrives* on the bookies, and later its writer *hears* of that. Between these events the
+writer can crash, be fenced, or get an error. A recovery keeps all entries that the writer heard of.
+Chance decides how many of the other arrived entries it keeps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["Bookies", "MemoryLedgers", "MemoryWriter"]
 
 
 class Stored:
-    """What bookies have of one ledger."""
+    """The entries of one ledger on its bookies."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
-        self.heard = NOTHING  # the last entry that its writer was told of
+        self.heard = NOTHING  # the last entry that its writer heard of
         self.term = 1
 
     def length(self, last: int) -> int:
@@ -43,26 +43,28 @@ class Stored:
 
 
 class Bookies:
-    """What all processes share, and what goes wrong in it.
+    """The bookies that all processes share, and their faults.
 
-    `delay_s`: how long an entry, or an answer, is on its way, at most. `faults`: for entries to
-    come, in order: "" (none), "refused" (it does not arrive), "lost" (it arrives, its writer hears
-    of a failure), "hang" (it arrives, and its writer hears nothing until it has waited 5 s).
-    `rate`: so many have a fault by chance. `gate`: closed, nothing arrives.
+    `delay_s` is the longest delay of an entry or an answer. `faults` lists the faults of the next
+    entries in order: "" (none), "refused" (the entry does not arrive), "lost" (the entry arrives,
+    but its writer gets an error) or "hang" (the entry arrives, and its writer gets an error after 5
+    s). `rate` is the probability of a fault of other entries. No entry arrives while `gate` is
+    closed.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
         self.ledgers: dict[int, Stored] = {}
         self.deleted: list[int] = []
-        self.graveyard: dict[int, Stored] = {}  # what deleted ledgers had, for who judges
+        # the entries of deleted ledgers, for the final checks
+        self.graveyard: dict[int, Stored] = {}
         self.faults: deque[str] = deque()
         self.rate = 0.0
         self.delay_s = 0.0
         self.refuse_creation = 0
         self.refuse_recovery = 0
-        self.closes_failed = False  # can a writer that failed still give its ledger an end?
-        self.is_lagging = False  # readers learn of the last entry only by the next one
+        self.closes_failed = False  # can a failed writer still close its ledger?
+        self.is_lagging = False  # readers learn of an entry only from the next one
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -129,7 +131,7 @@ class MemoryWriter:
             await self._bookies.pause()
             await self._bookies.gate.wait()
             stored = self._bookies.ledgers.get(self._ledger)
-            # a bookie that has forgotten a ledger takes what comes, unless it was fenced
+            # a bookie that forgot a ledger accepts entries for it, unless it was fenced
             stored = stored or self._bookies.graveyard[self._ledger]
             if stored.term > 1:
                 return self._fail(LedgerFenced(f"ledger {self._ledger} is fenced", 2))
@@ -143,7 +145,7 @@ class MemoryWriter:
                 await asyncio.sleep(5)
                 return self._fail(NotEnoughBookies(f"entry {entry} of {self._ledger}: {fault}"))
             await self._bookies.pause()
-            if self._failed is None:  # it is acknowledged, even if it was fenced meanwhile
+            if self._failed is None:  # acknowledged, even if fenced in the meantime
                 if stored.term > 1 and self._ledgers.was_cut(self._ledger, entry):
                     return self._fail(LedgerFenced(f"ledger {self._ledger} is fenced", 2))
                 stored.heard = self._confirmed = entry
@@ -236,7 +238,7 @@ class MemoryReader:
 
 
 class MemoryLedgers:
-    """`Ledgers` of one process, over bookies that all share."""
+    """The `Ledgers` of one process over the shared bookies."""
 
     def __init__(self, bookies: Bookies, metadata: Metadata) -> None:
         self.bookies = bookies
@@ -275,7 +277,7 @@ class MemoryLedgers:
         return self.writers[-1]
 
     def was_cut(self, ledger: int, entry: int) -> bool:
-        """Was it decided that the entry is not in the ledger?"""
+        """Did a recovery decide that the entry is not in the ledger?"""
         return len(self.bookies.of(ledger).entries) <= entry
 
     async def recover(self, ledger: int, /) -> LedgerRecord:
@@ -293,7 +295,7 @@ class MemoryLedgers:
         if record.state is LedgerState.CLOSED:
             return record
         stored = self.bookies.of(ledger)
-        if stored.term == 1:  # now nothing arrives any more, and it is decided what has
+        if stored.term == 1:  # no more entries arrive, and chance decides which ones count
             stored.term = record.term
             kept = self.bookies.random.randint(stored.heard + 1, len(stored.entries))
             del stored.entries[kept:]
@@ -327,7 +329,7 @@ class MemoryLedgers:
         self.bookies.deleted.append(ledger)
 
     def kill(self) -> None:
-        """The process is gone: nothing it began goes on."""
+        """Kill the process: its requests do not continue."""
         for writer in self.writers:
             if writer._sending is not None:
                 writer._sending.cancel()

@@ -1,4 +1,4 @@
-"""Bookies of one process, in memory, with switches: away, full, hanging, slow, lossy, forgetful."""
+"""In-memory bookies that tests can make unavailable, full, hanging, slow, lossy or forgetful."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime import MemoryStateStore, StateStore
 from millstream.runtime.extending import Tasks
 
-CALL_S = 5.0  # every call ends by then
+CALL_S = 5.0  # the longest time of a call
 
 
 @dataclass
 class One:
-    """One bookie: it keeps what it acknowledged, and its fences."""
+    """One bookie. It keeps acknowledged entries and its fences."""
 
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
     fences: dict[int, int] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class One:
     hangs: bool = False
     is_in_doubt: bool = False
     delay_s: float = 0.001
-    losses: float = 0.0  # of questions, and of answers
+    losses: float = 0.0  # of requests and of answers
     puts: int = 0
 
 
 class ModelBookies:
-    """`Bookies` over `One`s; calls are late or lost as a seed says."""
+    """`Bookies` over `One`s. The seed decides which calls are late or lost."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.all = {f"b{number}": One() for number in range(count)}
@@ -140,7 +140,7 @@ class ModelBookies:
         return bookies
 
     async def look(self) -> None:
-        """All are known."""
+        """Do nothing, because all bookies are known."""
 
     def unwilling(self) -> Mapping[str, str]:
         return {name: f"{name} is full" for name, one in self.all.items() if one.is_full}
@@ -156,7 +156,7 @@ class ModelBookies:
 
 
 class Process:
-    """A process with clock, tasks and handles of its own; rows and bookies are shared."""
+    """A process with its own clock, tasks and handles. Rows and bookies are shared."""
 
     def __init__(
         self,
@@ -174,13 +174,13 @@ class Process:
         self.ledgers = BookieLedgers(context, LedgerIds(metadata))
 
     async def bookies_of(self, ledger: int) -> tuple[str, ...]:
-        """Those of its last fragment, as it is stored."""
+        """Return the bookies of the stored last fragment."""
         record = await self.rows.read(ledger)
         assert record is not None
         return record.fragments[-1].bookies
 
     async def written(self, entries: int) -> tuple[LedgerWriter, tuple[str, ...]]:
-        """The writer of a new ledger with entries `0`, `1`, ..., and its bookies."""
+        """Make a ledger with the entries `0`, `1`, ..., and return its writer and bookies."""
         writer = await self.ledgers.create(Quorum(3, 3, 2), "t")
         await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
         return writer, await self.bookies_of(writer.ledger)

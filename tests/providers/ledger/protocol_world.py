@@ -1,8 +1,8 @@
-"""Writers, recoverers and bookies whose messages meet in any order: the protocol's world of a test.
+"""A simulated protocol: messages of writers, recoveries and bookies arrive in any order.
 
-The cores are the real ones. Everything else is as simple as can be: bookies are dictionaries, the
-record is one value, and a message is a function that waits to be called. A seed decides which is
-called next, which is lost before or after it acted, who gives up waiting, and when.
+The cores are the real ones. Everything else is as simple as possible: bookies are dictionaries, the
+record is one value, and a message is a function that waits for its call. A seed decides which
+message is next, which is lost before or after it takes effect, and who stops waiting when.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OWED_BYTES_MAX = 10_000
 
 @dataclass
 class ModelBookie:
-    """What a bookie promises, in memory: it never loses what it acknowledged, nor a fence."""
+    """The promises of a bookie, in memory. It never loses an acknowledged entry or a fence."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     term: int = 0
@@ -74,7 +74,7 @@ class ModelBookie:
 
 
 class World:
-    """One ledger, its bookies, whoever writes it, and what is under way between them."""
+    """One ledger, its bookies, its writer and recoveries, and the messages between them."""
 
     def __init__(self, seed: int, quorum: Quorum, bookies: int, losses: float) -> None:
         self.rng = Random(seed)
@@ -83,16 +83,19 @@ class World:
         names = tuple(self.bookies)[: quorum.ensemble]
         self.record = LedgerRecord(LEDGER, LedgerState.OPEN, quorum, 1, (Fragment(0, names),))
         self.messages: list[Callable[[], None]] = []
-        self.confirmed = NOTHING  # by the writer, whatever became of it
+        # the last entry that the writer confirmed, whatever happened to the writer later
+        self.confirmed = NOTHING
         self.checks = 0
 
     def send(self, act: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        """Ask somebody: it acts some time, or never; the answer comes some time, or none does."""
+        """Send a request, which takes effect some time or never. The answer arrives some time or
+        never.
+        """
 
         def arrive() -> None:
             if self.rng.random() < self.losses:
                 self.messages.append(lambda: answer(None))
-                if self.rng.random() < 0.5:  # it was late, not lost
+                if self.rng.random() < 0.5:  # the request was late, not lost
                     self.messages.append(lambda: quietly(act))
                 return
             told = quietly(act)
@@ -102,7 +105,7 @@ class World:
         self.messages.append(arrive)
 
     def store(self, change: Callable[[LedgerRecord], LedgerRecord]) -> LedgerRecord:
-        """A change of the record, as compare-and-set makes it one step."""
+        """Change the record in one step, as compare-and-set does."""
         before, self.record = self.record, change(self.record)
         assert before.state is not LedgerState.CLOSED or before == self.record
         assert self.record.term >= before.term
@@ -116,7 +119,7 @@ class World:
         return True
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """Check the invariants, after every step."""
         self.checks += 1
         record = self.record
         if record.state is LedgerState.CLOSED:
@@ -125,7 +128,7 @@ class World:
             self.check_copies(entry, record.quorum.ack)
 
     def check_copies(self, entry: int, copies: int) -> None:
-        """So many of the bookies that the record names have the entry, as it was written."""
+        """Check that enough of the record's bookies have the entry unchanged."""
         found = 0
         for name in self.record.holders(entry):
             packed = self.bookies[name].entries.get(entry)
@@ -135,7 +138,7 @@ class World:
         assert found >= copies, f"entry {entry} has {found} copies where the record says"
 
     def check_end(self) -> None:
-        """What must hold once it is closed: everything is on an ack quorum, in order."""
+        """Check a closed ledger: each entry is on an ack quorum, and the length is right."""
         assert self.record.state is LedgerState.CLOSED
         length = 0
         for entry in range(self.record.last + 1):
@@ -156,7 +159,7 @@ def quietly(act: Callable[[], Any]) -> Any:
 
 
 class ModelWriter:
-    """The driver of an `AppendCore`: a writer, or the writing back of a recovery."""
+    """The driver of an `AppendCore`, for a writer or for the writing back of a recovery."""
 
     def __init__(
         self, world: World, core: AppendCore, term: int, is_recovery: bool = False
@@ -220,7 +223,7 @@ class ModelWriter:
         def answer(told: Any) -> None:
             if isinstance(told, LedgerFenced | LedgerClosed):
                 self.do(self.core.stop(told))
-            elif told is None:  # whoever asks again finds the own change, or makes it
+            elif told is None:  # asking again finds this change or makes it
                 self.world.send(act, answer)
             else:
                 self.do(self.core.on_changed(instead))
@@ -238,14 +241,14 @@ class ModelWriter:
         self.do(self.core.on_changed(instead))
 
     def tend(self) -> None:
-        """Who was away may be back; there may be other bookies."""
+        """Let unavailable bookies return or be replaced."""
         for place in self.core.away():
             if self.world.rng.random() < 0.5:
                 self.do(self.core.on_returned(place))
         self.do(self.core.try_change())
 
     def close(self) -> None:
-        """End it behind what is confirmed."""
+        """Close the ledger after the last confirmed entry."""
         if self.core.failed is not None:
             return
         last, length = self.core.confirmed, self.core.confirmed_length
@@ -257,7 +260,7 @@ class ModelWriter:
 
 
 class ModelRecovery:
-    """The driver of a `RecoveryCore`: one attempt after the other."""
+    """The driver of a `RecoveryCore`, which makes one attempt after another."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -311,7 +314,7 @@ class ModelRecovery:
     def _ask(
         self, place: int, act: Callable[[], Any], take: Callable[[RecoveryCore, Any], list[Step]]
     ) -> None:
-        """A question to a bookie; its answer is taken unless another attempt has begun."""
+        """Ask a bookie. The answer is ignored if another attempt has begun."""
         attempt = self.attempt
 
         def answer(told: Any) -> None:
@@ -336,7 +339,7 @@ class ModelRecovery:
         self._ask(place, act, lambda core, told: core.found(place, first, told))
 
     def finish(self) -> None:
-        """Once everything that was kept is on its ack quorum, the record gets its end."""
+        """Close the record once all kept entries are on their ack quorums."""
         if self.end is None or self.core is None or self.is_done:
             return
         writer = self._writer()
@@ -367,7 +370,7 @@ def size_of(entry: int) -> int:
 
 
 def play(seed: int, quorum: Quorum, bookies: int, losses: float = 0.15) -> World:
-    """A writer, up to two who recover its ledger while it lives, and then quiet until it ends."""
+    """Run a writer and up to two recoveries at once, then continue without losses until the end."""
     world = World(seed, quorum, bookies, losses)
     rng = world.rng
     writer = ModelWriter(world, AppendCore(world.record, OWED_BYTES_MAX), 1)

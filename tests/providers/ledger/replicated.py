@@ -1,4 +1,4 @@
-"""Simulated silos with a directory each, and what is asked of them."""
+"""Simulated silos with a directory each, and questions about their contents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SMALL_BOOKIE = BookieOptions(
 
 
 class Queues(LedgerQueues):
-    """Remembers what it opened in each silo."""
+    """Remembers the adapter that it opened in each silo."""
 
     opened: dict[str, LedgerAdapter]
 
@@ -107,7 +107,7 @@ class Silos:
         return silo
 
     async def on(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in a silo's process."""
+        """Run a function in a silo's process."""
 
         async def acted() -> T:
             return await act()
@@ -115,7 +115,7 @@ class Silos:
         return await self.simulation.call(self.simulation.host(name), acted())
 
     async def publish(self, name: str, *words: str) -> list[int]:
-        """Store words in the queue from a silo; their numbers. Raises StreamError."""
+        """Store words in the queue from a silo, and return their numbers. Raises StreamError."""
         messages = [OutMessage(StreamId("words", "k"), [msgspec.msgpack.encode(w)]) for w in words]
         queue = self.queue
         tokens = await self.on(name, lambda: self.adapters[name].enqueue(queue, messages, 1))
@@ -126,7 +126,7 @@ class Silos:
         return HashRingMapper(queues=1).queues()[0]
 
     async def words(self, name: str) -> list[str]:
-        """All that is stored, as a silo reads it beside the owner."""
+        """Return all stored words, read in a silo beside the owner."""
         return await self.on(name, lambda: self._words(name))
 
     async def _words(self, name: str) -> list[str]:
@@ -144,16 +144,16 @@ class Silos:
             await reader.aclose()
 
     async def topic_reader(self, name: str) -> TopicReader:
-        """A reader of the queue's topic, beside its owner."""
+        """Return a reader of the queue's topic that is beside its owner."""
         return self.adapters[name]._node.reader(self.queue)
 
     async def close_services(self) -> None:
-        """Once all silos have left: what they shared."""
+        """Close the shared services, once all silos have left."""
         self.cluster._table_service.close()
         self.cluster._store_service.close()
 
     async def owner(self, within_s: float = 30.0) -> str:
-        """The name of the silo that writes the queue."""
+        """Return the name of the silo that writes the queue."""
         async with asyncio.timeout(within_s):
             while True:
                 for name, adapter in self.adapters.items():
@@ -163,7 +163,7 @@ class Silos:
                 await asyncio.sleep(0.05)
 
     def bookies(self) -> dict[str, BookieRecord]:
-        """The rows of bookies by the name of their silo; the newest of each."""
+        """Return the newest row of each bookie, by the name of its silo."""
         rows = self.store.range("ledger/sim/bookies/", "", 100)
         found = [
             msgspec.msgpack.decode(unseal(key, row.data).content, type=BookieRecord)
@@ -172,7 +172,7 @@ class Silos:
         return {one.owner: one for one in sorted(found, key=lambda one: one.said_s)}
 
     def ledgers(self) -> list[LedgerRecord]:
-        """The rows of ledgers, by number."""
+        """Return the rows of ledgers, by number."""
         rows = self.store.range("ledger/sim/ledgers/", "", 100)
         return [
             msgspec.msgpack.decode(unseal(key, row.data).content, type=LedgerRecord)
@@ -185,7 +185,7 @@ def with_silos(main: Callable[[Simulation], Any], seed: int = 1) -> Any:
 
 
 async def outcome(act: Awaitable[T]) -> T | StreamError:
-    """What it gives, or raises."""
+    """Return the result or the error of an awaitable."""
     try:
         return await act
     except StreamError as error:

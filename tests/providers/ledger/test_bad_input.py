@@ -1,6 +1,8 @@
-"""A directory that is not what it should be, as a program that opens it sees it: refused or
-stopped, with file, offset and advice; nothing is changed, and what was accepted comes back with
-the files."""
+"""Directories with bad contents, as a program that opens them sees them.
+
+The program is refused or stopped with file, offset and advice. No file changes, and accepted
+messages return with the files.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ REFUSAL = re.compile(r"^(/\S+): offset (\d+): (.+)\. What can be done: (.+)$", r
 
 
 async def made(directory: Path) -> None:
-    """A topic with messages, whose ledger and segment were ended in order."""
+    """Make a topic with messages whose ledger and segment are closed."""
     async with open_topics(directory) as topics:
         orders = await topics.topic("orders")
         for number in range(3):
@@ -47,8 +49,10 @@ async def opens(directory: Path) -> list[str]:
 
 
 async def refused(directory: Path) -> tuple[str, int, str]:
-    """The file, the offset and the fact of a refusal, which has advice, and changed nothing but
-    the number of the start."""
+    """Check that the topics are refused with advice, and return the file, the offset and the fact.
+
+    No file may change, except for the number of the start.
+    """
     bookie = directory / "bookie"
 
     def content() -> dict[str, bytes]:
@@ -64,7 +68,7 @@ async def refused(directory: Path) -> tuple[str, int, str]:
 
 
 def newer(data: bytes) -> bytes:
-    """The same in a format of a later version."""
+    """Return the same data in the format of a later version."""
     magic, _, reserved, size = HEAD.unpack_from(data)
     end = HEAD.size + size
     front = HEAD.pack(magic, FORMAT + 1, reserved, size) + data[HEAD.size : end]
@@ -186,7 +190,7 @@ async def test_files_that_are_deleted_while_it_runs_stop_it_and_come_back(
             f"{bookie}/{missing}: offset 0: it was removed while it was in use. What can be do",
             caplog.text,
         )
-        if name != "the directory":  # which is made anew, and is empty
+        if name != "the directory":  # a removed directory is created again, empty
             with pytest.raises((QueueUnavailable, PublishUnknown)):
                 await orders.produce(None, b"1")
             kept.rename(bookie / name)

@@ -1,4 +1,4 @@
-"""A silo that runs nothing but a ledger's bookie, beside silos that publish and read."""
+"""A silo that runs only a ledger's bookie, beside silos that publish and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to one bookie: what goes in one request, and which tasks wait."""
+"""The requests to one bookie: the entries in one request, and the tasks that wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.runtime.extending import Tasks
 
 
 class SlowBookie:
-    """Answers when it is told to."""
+    """Answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[bytes], Future[None]]] = []

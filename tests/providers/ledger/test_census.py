@@ -1,4 +1,5 @@
-"""What bookies may forget: what was deleted, and no number that may still become a ledger."""
+"""The ledgers that bookies may forget: deleted ones, and no number that may still become a
+ledger."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ ALONE = Quorum(1, 1, 1)
 
 
 class Process:
-    """One process: its block of numbers, ledgers on one bookie, and a census."""
+    """One process with its block of numbers, ledgers on one bookie, and a census."""
 
     def __init__(self, store: MemoryStateStore, bookie: Bookie, seed: int) -> None:
         clock = LoopClock(seed)
@@ -52,7 +53,7 @@ class Process:
         self.census = Census(metadata, self.ids, ListedLedgers(metadata), "c", clock)
 
     async def write(self) -> int:
-        """A ledger with an entry; its number."""
+        """Make a ledger with an entry, and return its number."""
         writer = await self.ledgers.create(ALONE, "t")
         await writer.append(b"x")
         await writer.close()
@@ -127,7 +128,7 @@ async def test_many_numbers_are_forgotten_some_at_a_time() -> None:
 async def test_what_a_topic_lists_is_kept_though_its_row_is_gone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The row's file was restored from an older copy, or the row was deleted by hand."""
+    """The row's file was restored from an older copy, or somebody deleted the row."""
     store, bookie = MemoryStateStore(), await opened(new_disk())
     one = Process(store, bookie, 1)
     listed, other, newest = [await one.write() for _ in range(3)]
@@ -164,7 +165,7 @@ async def test_a_ledger_whose_row_is_missing_against_its_witness_is_kept_and_nam
 
 @virtually
 async def test_a_ledger_whose_number_the_rows_have_not_given_out_is_kept() -> None:
-    """All rows were restored from an older backup: they know nothing of it."""
+    """All rows were restored from an older backup, which does not know the ledger."""
     store, bookie = MemoryStateStore(), await opened(new_disk())
     one, later = Process(store, bookie, 1), Process(MemoryStateStore(), bookie, 2)
     known = await one.write()
@@ -181,7 +182,9 @@ async def test_a_ledger_whose_number_the_rows_have_not_given_out_is_kept() -> No
 async def test_a_number_that_a_bookie_knows_is_not_given_again_by_older_rows(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All rows were restored from an older backup: entries of two ledgers would be mixed."""
+    """All rows were restored from an older backup. A reused number would mix the entries of two
+    ledgers.
+    """
     bookie, store = await opened(new_disk()), MemoryStateStore()
     one, restored = Process(MemoryStateStore(), bookie, 1), Process(store, bookie, 2)
     known = [await one.write() for _ in range(3)]
@@ -201,7 +204,7 @@ async def test_a_number_that_a_bookie_knows_is_not_given_again_by_older_rows(
 
 @virtually
 async def test_copies_of_a_ledger_that_is_recovered_now_are_kept_wherever_they_are() -> None:
-    """Its record may name the bookie again when it has its end."""
+    """The ledger's record may name the bookie again when the ledger is closed."""
     store, bookie = MemoryStateStore(), await opened(new_disk())
     one = Process(store, bookie, 1)
     ledger = await one.write()

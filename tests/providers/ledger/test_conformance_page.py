@@ -1,4 +1,4 @@
-"""The page of conformance names every row once, and tests that exist."""
+"""The conformance page names every row once, and only tests that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 
 
 def rows() -> list[tuple[int, str]]:
-    """Number, and what the page says of where it is tested or why not."""
+    """Return the number of each row, and its column of tests."""
     return [(int(number), where) for number, _, _, where in ROW.findall(PAGE.read_text())]
 
 

@@ -1,4 +1,4 @@
-"""Which directory a silo's bookie has, and what is refused of what users say about it."""
+"""The directory of a silo's bookie, and the values of options that are refused."""
 
 from __future__ import annotations
 

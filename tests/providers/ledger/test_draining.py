@@ -1,4 +1,4 @@
-"""The mark of a bookie that is to be emptied."""
+"""The mark of a bookie that must be emptied."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBoo
 
 
 async def with_rows(count: int) -> Process:
-    """A process whose bookies have rows, and a ledger over three of the first ones."""
+    """Make a process whose bookies have rows, and a ledger over three of the first bookies."""
     process = Process(ModelBookies(3))
     for number in range(count):
         name = f"b{number}"

@@ -1,6 +1,6 @@
-"""Writing, reading, closing and recovering ledgers over bookies that fail: rows of spec 9.2 to 9.4.
+"""Writing, reading, closing and recovering ledgers over bookies that fail.
 
-In each the ledger is read back by another process, from what bookies and rows hold.
+In each test another process reads the ledger back from the bookies and rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 
 
 async def contents(process: Process, ledger: int) -> list[bytes]:
-    """All payloads of a ledger, as another process reads them."""
+    """Return all payloads of a ledger, as another process reads them."""
     reader = await process.ledgers.reader(ledger)
     found: list[bytes] = []
     while page := await reader.read(len(found), 7, 1 << 20):
@@ -62,7 +62,7 @@ async def test_what_is_confirmed_is_read_back_in_order(quorum: tuple[int, int, i
     assert await contents(two, writer.ledger) == [b"%d" % number for number in range(40)]
     with pytest.raises(LedgerClosed):
         writer.append(b"late")
-    assert (await writer.close()) is record  # W28
+    assert (await writer.close()) is record
 
 
 @virtually
@@ -76,13 +76,13 @@ async def test_a_reader_elsewhere_sees_the_last_entry_of_an_idle_writer_within_1
     for number in range(3):
         await writer.append(b"x")
         told_s = asyncio.get_running_loop().time()
-        assert await reader.wait(number - 1, 5.0) == number  # R07, W19
+        assert await reader.wait(number - 1, 5.0) == number
         assert asyncio.get_running_loop().time() - told_s < 0.1
     assert await contents(two, writer.ledger) == [b"x"] * 3
 
 
 @virtually
-async def test_a_reader_does_not_wait_for_a_bookie_that_is_silent() -> None:  # R01, R03
+async def test_a_reader_does_not_wait_for_a_bookie_that_is_silent() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies)
     writer, names = await one.written(5)
@@ -107,13 +107,13 @@ async def test_a_bookie_that_was_away_does_not_say_where_an_open_ledger_ends() -
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5, 9)])
     await asyncio.sleep(0.1)
     bookies.all["b1"].is_away = False
-    bookies.all["b1"].delay_s = 0.0001  # it is the first to answer
+    bookies.all["b1"].delay_s = 0.0001  # b1 is the first to answer
     reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
     assert await reader.wait(-1, 0.0) == 8
 
 
 @virtually
-async def test_a_bookie_away_is_done_without_while_an_ack_quorum_answers() -> None:  # W13
+async def test_a_bookie_away_is_done_without_while_an_ack_quorum_answers() -> None:
     bookies = ModelBookies(4)
     one = Process(bookies)
     writer, names = await one.written(1)
@@ -123,7 +123,7 @@ async def test_a_bookie_away_is_done_without_while_an_ack_quorum_answers() -> No
 
 
 @virtually
-async def test_two_away_are_replaced_and_what_follows_is_on_the_others() -> None:  # W04, W14, W20
+async def test_two_away_are_replaced_and_what_follows_is_on_the_others() -> None:
     bookies = ModelBookies(6)
     one = Process(bookies)
     writer, names = await one.written(3)
@@ -141,7 +141,7 @@ async def test_two_away_are_replaced_and_what_follows_is_on_the_others() -> None
 
 
 @virtually
-async def test_a_full_bookie_is_replaced_though_the_others_would_do() -> None:  # W15
+async def test_a_full_bookie_is_replaced_though_the_others_would_do() -> None:
     bookies = ModelBookies(4)
     one = Process(bookies)
     writer, names = await one.written(1)
@@ -204,7 +204,7 @@ async def test_a_lone_bookie_that_comes_back_gets_what_it_missed() -> None:
 
 
 @virtually
-async def test_nobody_waits_longer_than_the_limit_for_enough_bookies() -> None:  # W05, W18
+async def test_nobody_waits_longer_than_the_limit_for_enough_bookies() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies, options=QUICK)
     writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
@@ -221,7 +221,7 @@ async def test_nobody_waits_longer_than_the_limit_for_enough_bookies() -> None: 
 
 
 @virtually
-async def test_a_writer_that_gave_up_ends_its_ledger_behind_what_is_confirmed() -> None:  # W06, W30
+async def test_a_writer_that_gave_up_ends_its_ledger_behind_what_is_confirmed() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies, options=QUICK)
     writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
@@ -247,7 +247,7 @@ async def test_with_fewer_bookies_there_are_fewer_copies_never_below_the_ack_quo
 
 
 @virtually
-async def test_a_writer_that_was_fenced_confirms_nothing_more() -> None:  # F01, W09
+async def test_a_writer_that_was_fenced_confirms_nothing_more() -> None:
     bookies = ModelBookies(3)
     one, other = Process(bookies), Process(bookies)
     other = Process(bookies, one.store, 1)
@@ -263,7 +263,7 @@ async def test_a_writer_that_was_fenced_confirms_nothing_more() -> None:  # F01,
 
 
 @virtually
-async def test_a_hanging_bookie_holds_up_no_recovery() -> None:  # F04, #1067
+async def test_a_hanging_bookie_holds_up_no_recovery() -> None:  # BookKeeper #1067
     bookies = ModelBookies(3)
     one = Process(bookies)
     writer, _ = await one.written(5)
@@ -275,7 +275,7 @@ async def test_a_hanging_bookie_holds_up_no_recovery() -> None:  # F04, #1067
 
 @pytest.mark.parametrize("count", [0, 1])
 @virtually
-async def test_a_ledger_of_no_or_one_entry_gets_its_end(count: int) -> None:  # F09
+async def test_a_ledger_of_no_or_one_entry_gets_its_end(count: int) -> None:
     bookies = ModelBookies(3)
     one = Process(bookies)
     writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
@@ -286,7 +286,8 @@ async def test_a_ledger_of_no_or_one_entry_gets_its_end(count: int) -> None:  # 
 
 
 @virtually
-async def test_a_bookie_in_doubt_proves_nothing_and_a_copy_elsewhere_is_enough() -> None:  # #2908
+# BookKeeper #2908
+async def test_a_bookie_in_doubt_proves_nothing_and_a_copy_elsewhere_is_enough() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies, options=QUICK)
     writer, _ = await one.written(5)
@@ -298,14 +299,14 @@ async def test_a_bookie_in_doubt_proves_nothing_and_a_copy_elsewhere_is_enough()
         NotRecoverable, match="entry 5 cannot be read anywhere: .*lost a part of its directory"
     ):
         await other.ledgers.recover(writer.ledger)
-    bookies.all["b1"].is_in_doubt = False  # it never had them: b2 has, and that is enough
+    bookies.all["b1"].is_in_doubt = False  # b1 never had the entries, and the copy of b2 is enough
     end = await other.ledgers.recover(writer.ledger)
     assert end.last == 4
     assert await contents(other, writer.ledger) == [b"%d" % number for number in range(5)]
 
 
 @virtually
-async def test_what_is_not_confirmed_is_not_read() -> None:  # 3.16, R10
+async def test_what_is_not_confirmed_is_not_read() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies)
     other = Process(bookies, one.store, 1)
@@ -320,7 +321,7 @@ async def test_what_is_not_confirmed_is_not_read() -> None:  # 3.16, R10
 
 
 @virtually
-async def test_a_recovery_writes_back_to_other_bookies_and_says_so_with_the_end() -> None:  # F13
+async def test_a_recovery_writes_back_to_other_bookies_and_says_so_with_the_end() -> None:
     bookies = ModelBookies(4)
     one = Process(bookies)
     writer = await one.ledgers.create(Quorum(3, 3, 3), "t")
@@ -343,7 +344,7 @@ async def test_a_recovery_writes_back_to_other_bookies_and_says_so_with_the_end(
 
 
 @virtually
-async def test_a_reader_finds_entries_that_were_moved() -> None:  # #4613, R13
+async def test_a_reader_finds_entries_that_were_moved() -> None:  # BookKeeper #4613
     bookies = ModelBookies(4)
     one = Process(bookies)
     other = Process(bookies, one.store, 1)
@@ -364,7 +365,7 @@ async def test_a_reader_finds_entries_that_were_moved() -> None:  # #4613, R13
 
 
 @virtually
-async def test_many_who_recover_while_it_is_written_agree_on_one_end() -> None:  # F02, F21
+async def test_many_who_recover_while_it_is_written_agree_on_one_end() -> None:
     bookies = ModelBookies(4, seed=3)
     one = Process(bookies)
     writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
@@ -379,7 +380,7 @@ async def test_many_who_recover_while_it_is_written_agree_on_one_end() -> None: 
 
 
 @virtually
-async def test_a_deleted_ledger_is_gone() -> None:  # W08, F08
+async def test_a_deleted_ledger_is_gone() -> None:
     bookies = ModelBookies(1)
     one = Process(bookies)
     writer = await one.ledgers.create(Quorum(1, 1, 1), "t")
@@ -395,7 +396,9 @@ async def test_a_deleted_ledger_is_gone() -> None:  # W08, F08
 
 @virtually
 async def history(seed: int) -> tuple[int, int]:
-    """A writer with trouble all around, recovered at some time; how many were confirmed, kept."""
+    """Write with faults all around, recover at some time, and return the counts of confirmed and
+    kept entries.
+    """
     bookies = ModelBookies(5, seed)
     rng, quorum = bookies.rng, Quorum(*bookies.rng.choice([(3, 3, 2), (3, 2, 2), (5, 3, 2)]))
     one, other = Process(bookies, seed=seed), Process(bookies, seed=seed)

@@ -1,4 +1,4 @@
-"""What is left of a ledger, looked for page by page over bookies of the model."""
+"""The remaining entries of a ledger, searched page by page over bookies of the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def context_of(process: Process) -> HandleContext:
 
 
 async def look(process: Process, ledger: int) -> Left:
-    """By another process."""
+    """Search from another process."""
     return await what_is_left(context_of(process), ledger)
 
 

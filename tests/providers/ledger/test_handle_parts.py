@@ -1,4 +1,5 @@
-"""What handles are made of: choosing bookies, asking one after the other, the way to one bookie."""
+"""The parts of handles: choosing bookies, asking one after another, and the sender to one
+bookie."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NOTHING: Any = None
 
 
 class Rolls:
-    """A clock whose chance is written down."""
+    """A clock whose random numbers are given in advance."""
 
     def __init__(self, *rolls: float) -> None:
         self._rolls = [*rolls]
@@ -78,11 +79,11 @@ def test_a_record_that_is_gone_is_said_so() -> None:
         existing(7, None)
 
 
-# --- one after the other ---
+# --- asking one after another ---
 
 
 class Asked:
-    """Bookies that answer after some seconds, with what they have."""
+    """Bookies that answer after some seconds with the values they have."""
 
     def __init__(self, **answers: tuple[float, int | None]) -> None:
         self._answers = answers
@@ -128,11 +129,11 @@ async def test_when_nobody_has_it_all_were_asked() -> None:
     assert await Asked(a=(7.0, None)).first() == (None, 7.0)
 
 
-# --- the way to one bookie ---
+# --- the sender to one bookie ---
 
 
 class Counted(Tasks):
-    """Tasks, and how many were started."""
+    """Counts the tasks that it starts."""
 
     started = 0
 
@@ -142,7 +143,7 @@ class Counted(Tasks):
 
 
 class Way:
-    """A sender to a bookie that answers when it is told to; `told`: what became of it."""
+    """A sender to a bookie that answers when the test says so. `told` holds the outcomes."""
 
     def __init__(self, sizes: int = 10, add_bytes_max: int = 100) -> None:
         self.sizes: dict[int, int | None] = {entry: sizes for entry in range(40)}
@@ -171,13 +172,13 @@ class Way:
         self.sender.put(entries)
 
     async def sent(self) -> list[list[int]]:
-        """What is on its way to the bookie."""
+        """Return the entries on the way to the bookie."""
         for _ in range(5):
             await asyncio.sleep(0)
         return [entries for entries, future in self.requests if not future.done()]
 
     async def answer(self, error: Exception | None = None) -> None:
-        """The oldest request is answered."""
+        """Answer the oldest request."""
         future = next(future for _, future in self.requests if not future.done())
         if error is None:
             future.set_result(None)

@@ -1,4 +1,4 @@
-"""Reading a ledger from bookies that are slow, away, or give what is damaged: rows of spec 9.3."""
+"""Reading a ledger from bookies that are slow, unavailable or damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millstream.providers.ledger.protocol.found import Found
 
 
 class Read:
-    """A ledger of five entries on three bookies, `names` by place, and a reader elsewhere."""
+    """A ledger of five entries on three bookies, their `names` by place, and a reader elsewhere."""
 
     def __init__(
         self, other: Process, bookies: GatedBookies, writer: LedgerWriter, reader: LedgerReader
@@ -58,7 +58,7 @@ def now_s() -> float:
 
 
 @virtually
-async def test_a_bookie_that_takes_long_is_not_waited_for() -> None:  # R01
+async def test_a_bookie_that_takes_long_is_not_waited_for() -> None:
     found = await Read.begun()
     found.bookies.gates.shut(f"read {found.names[0]}", f"read {found.names[1]}")
     began_s = now_s()
@@ -73,7 +73,7 @@ async def test_a_bookie_that_takes_long_is_not_waited_for() -> None:  # R01
 
 
 @virtually
-async def test_an_answer_of_the_one_that_took_long_counts_as_well() -> None:  # R01
+async def test_an_answer_of_the_one_that_took_long_counts_as_well() -> None:
     found = await Read.begun()
     for name in found.names[1:]:
         found.bookies.gates.lose(f"read {name}")
@@ -82,7 +82,7 @@ async def test_an_answer_of_the_one_that_took_long_counts_as_well() -> None:  # 
 
 
 @virtually
-async def test_damaged_and_missing_copies_are_passed_over() -> None:  # R03, R12
+async def test_damaged_and_missing_copies_are_passed_over() -> None:
     found = await Read.begun()
     found.damage(found.names[0], 2)
     assert await found.payloads() == [b"0", b"1"], "what is whole before it"
@@ -101,7 +101,7 @@ async def test_who_should_have_an_entry_that_another_one_gave_is_told_and_nobody
     await found.payloads()
     await asyncio.sleep(1.0)
     assert suspected == []
-    first, *others = found.writer._record.holders(2)  # in the order in which they are asked
+    first, *others = found.writer._record.holders(2)  # in the order in which the reader asks them
     found.damage(first, 2)
     await found.payloads(2)
     await asyncio.sleep(1.0)
@@ -150,7 +150,7 @@ async def test_a_recovery_that_waits_says_so_with_its_first_attempt_and_then_no_
     recovery = asyncio.ensure_future(found.other.ledgers.recover(found.writer.ledger))
     while not caplog.records:
         await asyncio.sleep(0.001)
-    assert sum(found.bookies.calls.values()) - calls == 3  # each was to be fenced, once
+    assert sum(found.bookies.calls.values()) - calls == 3  # one call of each bookie to fence it
     await asyncio.sleep(5.0)
     assert sum(found.bookies.calls.values()) - calls > 3
     assert caplog.text.count("it is tried again for") == 1
@@ -160,7 +160,7 @@ async def test_a_recovery_that_waits_says_so_with_its_first_attempt_and_then_no_
 
 
 @virtually
-async def test_when_nobody_answers_it_says_who_was_asked() -> None:  # R03
+async def test_when_nobody_answers_it_says_who_was_asked() -> None:
     found = await Read.begun()
     for name in found.names:
         found.bookies.all[name].is_away = True
@@ -171,7 +171,7 @@ async def test_when_nobody_answers_it_says_who_was_asked() -> None:  # R03
 
 @pytest.mark.parametrize("away", [0, 1, 2, 3])
 @virtually
-async def test_what_is_confirmed_never_goes_back_whoever_answers(away: int) -> None:  # R08, R09
+async def test_what_is_confirmed_never_goes_back_whoever_answers(away: int) -> None:
     found = await Read.begun(is_closed=False)
     assert await found.reader.wait(3, 1.0) == 4
     for name in found.names[:away]:
@@ -183,13 +183,13 @@ async def test_what_is_confirmed_never_goes_back_whoever_answers(away: int) -> N
 
 
 @virtually
-async def test_the_order_in_which_bookies_are_asked_leaves_none_out() -> None:  # Q04
+async def test_the_order_in_which_bookies_are_asked_leaves_none_out() -> None:
     found = await Read.begun()
     asked: list[str] = []
     order = found.names[2], found.names[0], found.names[1]
 
     class Ordered(GatedBookies):
-        """Those first that will probably answer soonest: as `order` has them."""
+        """Returns the bookies in the given `order` as the likeliest to answer soon."""
 
         def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
             assert set(bookies) == set(order)
@@ -207,7 +207,7 @@ async def test_the_order_in_which_bookies_are_asked_leaves_none_out() -> None:  
 
 
 class Counting(GatedBookies):
-    """Counts who is asked what is confirmed."""
+    """Counts the questions for the last confirmed entry."""
 
     watches = 0
 
@@ -317,7 +317,7 @@ async def test_what_is_read_says_what_is_confirmed() -> None:
 
 
 async def given_up(process: Process, ledger: int, *lost: tuple[int, int]) -> None:
-    """A person has said that these entries are lost."""
+    """Mark these entries as given up, as an operator does."""
 
     def change(found: LedgerRecord | None) -> LedgerRecord:
         return msgspec.structs.replace(existing(ledger, found), lost=lost)

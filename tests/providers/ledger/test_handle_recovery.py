@@ -1,4 +1,4 @@
-"""A ledger gets its end: while bookies come and go, and never behind anybody's back."""
+"""A recovery closes a ledger while bookies leave and return, and cuts off no confirmed entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 
 
 async def left(bookies: GatedBookies, entries: int = 5) -> tuple[Process, int, tuple[str, ...]]:
-    """Another process than the one that wrote a ledger and left it open; its number and bookies."""
+    """Make a ledger whose writer left it open, and return another process, its number and its
+    bookies.
+    """
     store = GatedStore()
     writer, names = await Process(bookies, store).written(0)
     for number in range(entries):
@@ -118,7 +120,7 @@ async def test_places_that_fail_one_after_the_other_are_all_replaced_in_the_end(
     bookies = GatedBookies(8)
     other, ledger, names = await left(bookies)
     for one in bookies.all.values():
-        one.told.clear()  # the last entry is to be written again
+        one.told.clear()  # the last entry must be written again
     first, second, third = names
     others = [f"add {name}" for name in bookies.all if name not in names]
     bookies.gates.lose(f"add {first}", f"add {second}")
@@ -153,7 +155,7 @@ async def test_the_end_says_how_many_bytes_there_are(entries: int) -> None:
 @virtually
 async def test_who_is_overtaken_all_the_time_gives_up_and_says_so() -> None:
     class Busy(GatedBookies):
-        """Others have fenced it again, whenever somebody comes."""
+        """Other recoveries have fenced the ledger again before each attempt."""
 
         async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
             raise LedgerFenced(f"{bookie}: ledger {ledger} is fenced in term 77", 77)

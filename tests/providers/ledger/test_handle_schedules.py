@@ -1,4 +1,4 @@
-"""Writers and recoveries whose messages come in one chosen order: rows of spec 9.2 and 9.4."""
+"""Writers and recoveries whose messages arrive in one chosen order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USUAL = Quorum(3, 3, 2)
 
 
 class Scene:
-    """One writer's process, and rows and bookies with gates."""
+    """The process of one writer, and rows and bookies with gates."""
 
     def __init__(self, bookies: int, options: HandleOptions | None = None) -> None:
         self.bookies, self.store = GatedBookies(bookies), GatedStore()
@@ -36,7 +36,7 @@ class Scene:
         self.gates = self.bookies.gates
 
     def other(self, seed: int = 1, options: HandleOptions | None = None) -> Process:
-        """Another process."""
+        """Return another process."""
         return Process(self.bookies, self.store, seed, options)
 
     async def record(self, writer: LedgerWriter) -> LedgerRecord:
@@ -45,13 +45,13 @@ class Scene:
         return record
 
     def go(self, *names: str) -> None:
-        """These bookies are away from now on."""
+        """Make these bookies unavailable."""
         for name in names:
             self.bookies.all[name].is_away = True
 
 
 async def told(future: Future[int]) -> object:
-    """What became of an append: its number, or the class of its error."""
+    """Return the number of an append, or the class of its error."""
     try:
         return await future
     except LedgerError as error:
@@ -59,7 +59,9 @@ async def told(future: Future[int]) -> object:
 
 
 async def changing(scene: Scene) -> tuple[LedgerWriter, LedgerRecord, Future[int]]:
-    """A writer that lost two of three bookies, and whose change of them is about to be stored."""
+    """Make a writer that lost two of three bookies and waits at the gate to store their
+    replacement.
+    """
     writer = await scene.one.ledgers.create(USUAL, "t")
     record = await scene.record(writer)
     scene.go(*record.fragments[0].bookies[:2])
@@ -71,7 +73,7 @@ async def changing(scene: Scene) -> tuple[LedgerWriter, LedgerRecord, Future[int
 
 @virtually
 async def test_nothing_on_other_bookies_counts_before_the_record_names_them() -> None:
-    """W01, W03, W11, #1591: the row store stalls; entries are on enough bookies, and wait."""
+    """BookKeeper #1591: the row store stalls, so entries wait although enough bookies have them."""
     scene = Scene(6)
     writer, record, future = await changing(scene)
     writes = scene.store.writes
@@ -89,7 +91,7 @@ async def test_nothing_on_other_bookies_counts_before_the_record_names_them() ->
 
 
 @virtually
-async def test_a_second_failure_during_a_change_is_seen_to_behind_it() -> None:  # W02
+async def test_a_second_failure_during_a_change_is_seen_to_behind_it() -> None:
     scene = Scene(6)
     writer, record, future = await changing(scene)
     scene.go(record.fragments[0].bookies[2])
@@ -101,7 +103,7 @@ async def test_a_second_failure_during_a_change_is_seen_to_behind_it() -> None: 
 
 
 @virtually
-async def test_an_end_during_a_change_leaves_bookies_as_they_were() -> None:  # W07, W28
+async def test_an_end_during_a_change_leaves_bookies_as_they_were() -> None:
     scene = Scene(6)
     writer, record, future = await changing(scene)
     closing = asyncio.ensure_future(writer.close())
@@ -114,7 +116,7 @@ async def test_an_end_during_a_change_leaves_bookies_as_they_were() -> None:  # 
 
 
 @virtually
-async def test_an_end_by_somebody_else_during_a_change_stands() -> None:  # W08
+async def test_an_end_by_somebody_else_during_a_change_stands() -> None:
     scene = Scene(6)
     writer, record, future = await changing(scene)
     go_on = scene.store.gates.pass_others("write")
@@ -127,7 +129,7 @@ async def test_an_end_by_somebody_else_during_a_change_stands() -> None:  # W08
 
 
 @virtually
-async def test_a_recovery_that_begins_during_a_change_stops_the_writer() -> None:  # W09
+async def test_a_recovery_that_begins_during_a_change_stops_the_writer() -> None:
     scene = Scene(6)
     writer, record, future = await changing(scene)
     go_on = scene.store.gates.pass_others("write")
@@ -141,7 +143,7 @@ async def test_a_recovery_that_begins_during_a_change_stops_the_writer() -> None
 
 
 @virtually
-async def test_a_change_keeps_what_was_moved_of_older_fragments_meanwhile() -> None:  # W10, W25
+async def test_a_change_keeps_what_was_moved_of_older_fragments_meanwhile() -> None:
     scene = Scene(7)
     writer = await scene.one.ledgers.create(USUAL, "t")
     await writer.append(b"0")
@@ -162,7 +164,7 @@ async def test_a_change_keeps_what_was_moved_of_older_fragments_meanwhile() -> N
 
 
 @virtually
-async def test_an_end_that_another_gave_it_is_the_writers_if_it_is_the_same() -> None:  # W26
+async def test_an_end_that_another_gave_it_is_the_writers_if_it_is_the_same() -> None:
     for last, is_same in ((1, True), (0, False)):
         scene = Scene(3)
         writer = await scene.one.ledgers.create(USUAL, "t")
@@ -179,9 +181,11 @@ async def test_an_end_that_another_gave_it_is_the_writers_if_it_is_the_same() ->
 
 @virtually
 async def test_a_write_that_comes_late_to_a_bookie_that_was_read_is_refused() -> None:
-    """F19, #2614. The fence of one bookie is lost; a read of it finds nothing, and the end is
-    before the entry. Then the entry arrives there: it is on one bookie already, and would be on an
-    ack quorum."""
+    """BookKeeper #2614: one bookie's fence is lost, but a read of that bookie finds no entry.
+
+    The recovery therefore closes the ledger before the entry. When the entry arrives there later,
+    it is already on one bookie, and would be on an ack quorum.
+    """
     scene = Scene(3)
     writer = await scene.one.ledgers.create(USUAL, "t")
     one, two, three = (await scene.record(writer)).fragments[0].bookies
@@ -204,7 +208,7 @@ async def test_a_write_that_comes_late_to_a_bookie_that_was_read_is_refused() ->
 
 @virtually
 async def test_an_idle_writer_whose_bookies_are_all_gone_confirms_nothing_on_fresh_ones() -> None:
-    """10.5.7, #4812: its ledger has an end elsewhere, and its bookies were replaced."""
+    """BookKeeper #4812: another process closed the ledger, and the bookies were replaced."""
     scene = Scene(3, QUICK)
     writer = await scene.one.ledgers.create(USUAL, "t")
     await asyncio.gather(writer.append(b"0"), writer.append(b"1"))
@@ -219,7 +223,7 @@ async def test_an_idle_writer_whose_bookies_are_all_gone_confirms_nothing_on_fre
 
 
 @virtually
-async def test_an_end_of_another_recovery_is_taken_over() -> None:  # F16
+async def test_an_end_of_another_recovery_is_taken_over() -> None:
     scene = Scene(3)
     writer = await scene.one.ledgers.create(USUAL, "t")
     await writer.append(b"0")
@@ -237,7 +241,7 @@ async def test_an_end_of_another_recovery_is_taken_over() -> None:  # F16
 
 @virtually
 async def test_a_recovery_that_cannot_read_or_write_back_leaves_the_ledger_as_it_is() -> None:
-    """F15"""
+    """The bookies' adds are lost first, and then the bookies are unavailable."""
     scene = Scene(3, QUICK)
     writer = await scene.one.ledgers.create(USUAL, "t")
     await asyncio.gather(writer.append(b"0"), writer.append(b"1"))
@@ -256,7 +260,7 @@ async def test_a_recovery_that_cannot_read_or_write_back_leaves_the_ledger_as_it
 
 
 @virtually
-async def test_an_entry_behind_a_missing_one_is_not_kept() -> None:  # F22
+async def test_an_entry_behind_a_missing_one_is_not_kept() -> None:
     scene = Scene(3)
     writer = await scene.one.ledgers.create(Quorum(3, 2, 2), "t")
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(3)])
@@ -279,7 +283,7 @@ def writer_entries(writer: LedgerWriter, entry: int) -> list[bytes]:
 
 
 @virtually
-async def test_a_slow_bookie_owes_so_many_bytes_and_then_has_failed() -> None:  # W36
+async def test_a_slow_bookie_owes_so_many_bytes_and_then_has_failed() -> None:
     scene = Scene(4, HandleOptions(owed_bytes_max=1_000))
     writer = await scene.one.ledgers.create(USUAL, "t")
     record = await scene.record(writer)
@@ -297,7 +301,7 @@ async def test_a_slow_bookie_owes_so_many_bytes_and_then_has_failed() -> None:  
 
 
 @virtually
-async def test_a_recovery_ends_though_a_bookie_is_full_or_answers_late() -> None:  # F10 to F13
+async def test_a_recovery_ends_though_a_bookie_is_full_or_answers_late() -> None:
     scene = Scene(4)
     writer = await scene.one.ledgers.create(USUAL, "t")
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(20)])

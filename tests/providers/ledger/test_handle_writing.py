@@ -1,4 +1,4 @@
-"""What a process does besides appending: it makes ledgers, tells readers, waits, and goes on."""
+"""A process beyond appending: it makes ledgers, tells readers, waits for bookies and continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 
 
 class Noting(ModelBookies):
-    """Bookies that note what they are told and asked, and of which some are not known at first."""
+    """Bookies that record calls of tell, watch and look, and of which some are unknown at first."""
 
     def __init__(self, count: int, hidden: int = 0) -> None:
         super().__init__(count)
@@ -86,7 +86,7 @@ async def test_bookies_are_looked_for_when_too_few_are_known(hidden: int, looks:
 
 
 class LateNumbers(LedgerIds):
-    """The first two numbers come too late."""
+    """The first two numbers arrive too late."""
 
     async def is_late(self, number: int) -> bool:
         return number < 3
@@ -122,7 +122,7 @@ async def test_a_reader_beside_its_writer_asks_nobody_what_is_confirmed() -> Non
     assert bookies.watches == 0
 
 
-# --- short of bookies ---
+# --- too few bookies ---
 
 
 @virtually
@@ -151,7 +151,7 @@ async def test_a_ledger_that_does_without_a_bookie_is_short_once_another_is_ther
     assert writer.is_short
 
 
-# --- telling ---
+# --- telling readers ---
 
 
 @virtually
@@ -235,7 +235,7 @@ async def test_nobody_need_look_at_what_became_of_an_append(
     assert "never retrieved" not in caplog.text
 
 
-# --- bookies that come and go ---
+# --- bookies that leave and return ---
 
 
 @virtually
@@ -318,7 +318,7 @@ async def test_a_store_that_is_away_is_asked_with_pauses_for_other_bookies(
 
 
 def hurry(process: Process) -> None:
-    """Pauses are as short as they may be."""
+    """Make all random pauses as short as possible."""
     process.ledgers._context.clock.uniform = lambda low, high: low  # type: ignore[method-assign]
 
 
@@ -387,7 +387,7 @@ async def test_of_what_waits_for_a_bookie_that_has_failed_nothing_more_is_sent()
     calls = bookies.calls[name]
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(50)])
     await asyncio.sleep(0.5)
-    assert bookies.calls[name] - calls <= 4  # those that were out
+    assert bookies.calls[name] - calls <= 4  # the requests that were under way
 
 
 @virtually

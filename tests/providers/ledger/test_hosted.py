@@ -1,4 +1,4 @@
-"""Silos of one machine, whose ledgers are in one directory."""
+"""Silos of one machine whose ledgers are in one directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
         store = FailingStore()
         store.fail("write", BOOKIES, times=ROW_TRIES_MAX)
         async with cluster_on(simulation, 1, store):
-            assert store.failed_count == ROW_TRIES_MAX  # the first one did not start
+            assert store.failed_count == ROW_TRIES_MAX  # the first silo did not start
             await asyncio.sleep(10.0)
             return len(store.range(BOOKIES, "", 10))
 
@@ -101,7 +101,7 @@ def test_a_collection_that_cannot_read_its_rows_is_no_bookie_that_cannot_run(
 ) -> None:
     async def driver(simulation: Simulation) -> None:
         store = FailingStore()
-        store.fail("scan", "ledger/sim/ledgers/", times=2)  # the scrubber reads them, too
+        store.fail("scan", "ledger/sim/ledgers/", times=2)  # the scrubber reads the rows, too
         async with cluster_on(simulation, 1, store) as cluster:
             await cluster.silos()[0].stream(WORDS, "k").publish("a")
             await asyncio.sleep(20.0)

@@ -1,9 +1,10 @@
-"""Every fault that BookKeeper is known to have had, planted here: some test must see it.
+"""Every known fault of BookKeeper is planted here, and a test must detect it.
 
-The table is docs/internals/ledger_mutations.md. A fault is planted where ours would be: in a core,
-which the model checker sees; in a driver, which a schedule in virtual time sees; in the bookie,
-which its own tests see. What sees it passes without the fault: it is a test of this folder, or a
-shape that is explored here without it too.
+docs/internals/ledger_mutations.md has the table of faults, and explains the numbers. A fault is
+planted where this code could have it. The model checker detects faults in a core, schedules in
+virtual time detect faults in a driver, and the bookie's own tests detect faults in the bookie. A
+detecting test is a test of this folder that passes without the fault, or a shape that is explored
+here without the fault, too.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ FAILED = (AssertionError, pytest.fail.Exception)
 
 @dataclass(frozen=True)
 class Bug:
-    """A fault. `see`: what must fail; `fails`: with what; `text`: what it says, at the least."""
+    """A planted fault. The function `see` must fail with one of `fails` and a message matching
+    `text`.
+    """
 
     name: str
     plant: Plant
@@ -67,7 +70,7 @@ class Bug:
 
 
 def explored(name: str) -> Callable[[], None]:
-    """The checker, over one shape."""
+    """Run the checker over one shape."""
     return lambda: explore(SHAPE[name]) and None
 
 
@@ -75,8 +78,9 @@ def explored(name: str) -> Callable[[], None]:
 
 
 def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
-    """#3005: an entry whose write set has not the replaced place confirms those behind it, whose
-    acknowledgements of the replaced one are still there."""
+    """#3005: an entry that needs no replaced bookie confirms later entries. Those entries still
+    count the acknowledgements of the replaced bookie.
+    """
     unset_all = AppendCore.on_changed
 
     def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
@@ -94,7 +98,9 @@ def confirmed_between_unsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def confirmed_before_unset(patch: pytest.MonkeyPatch) -> None:
-    """#4097: confirming goes on before the acknowledgements of the replaced are dropped."""
+    """#4097: confirming continues before the acknowledgements of the replaced bookies are
+    dropped.
+    """
     unset_all = AppendCore.on_changed
 
     def changed(self: AppendCore, instead: Mapping[int, str]) -> list[Action]:
@@ -107,7 +113,7 @@ def confirmed_before_unset(patch: pytest.MonkeyPatch) -> None:
 
 
 def confirmed_during_change(patch: pytest.MonkeyPatch) -> None:
-    """#4651: where the fragment begins is computed, and then entries are confirmed before it."""
+    """#4651: entries after the start of the new fragment are confirmed on the old bookies."""
 
     confirm = AppendCore._confirm
 
@@ -121,7 +127,7 @@ def confirmed_during_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def counted_before_stored(patch: pytest.MonkeyPatch) -> None:
-    """#1591, in the driver: the record is written behind the writer's back."""
+    """#1591, in the driver: the writer continues before the record is stored."""
     store = LedgerWriter._store
 
     async def stored(
@@ -159,7 +165,7 @@ def without_changed(
 
 
 def counted_for_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
-    """2.3.2: an acknowledgement counts for whoever has the place by now."""
+    """2.3.2: an acknowledgement counts for the bookie that has the place at that time."""
 
     def acknowledged(
         self: AppendCore, place: int, change: int, entries: tuple[int, ...]
@@ -208,7 +214,7 @@ def reads_without_a_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:
-    """#2615: the last bookies know of nothing confirmed, so it begins at entry 0."""
+    """#2615: the last bookies know of no confirmed entry, so the recovery begins at entry 0."""
     begin = RecoveryCore.__init__
 
     def begun(self: RecoveryCore, found: record.LedgerRecord) -> None:
@@ -231,7 +237,7 @@ def doubt_is_absence(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
-    """#2908, in the bookie: what cannot be read is said not to be there."""
+    """#2908, in the bookie: an unreadable entry is answered as absent."""
 
     def put(
         self: RealBookie, entries: list[bytes], ledger: int, missing: Missing, fault: str = ""
@@ -243,7 +249,7 @@ def damage_is_absence(patch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_copies_deny(patch: pytest.MonkeyPatch) -> None:
-    """4.18 (i): an answer is counted before its check is looked at."""
+    """4.18 (i): an answer counts before its checksum is verified."""
     copy = RecoveryCore._copy
 
     def copied(self: RecoveryCore) -> Any:
@@ -255,7 +261,7 @@ def damaged_copies_deny(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_all(patch: pytest.MonkeyPatch) -> None:
-    """#1067: it concludes only when every bookie has answered."""
+    """#1067: a recovery concludes only when every bookie has answered."""
     go_on = RecoveryCore._go_on
 
     def waited(self: RecoveryCore) -> list[Step]:
@@ -268,7 +274,7 @@ def waits_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def written_back_as_the_writer(patch: pytest.MonkeyPatch) -> None:
-    """#4163: what is written back does not say that it is of a recovery."""
+    """#4163: the entries that a recovery writes back carry the writer's term."""
 
     def sending(context: Any, core: AppendCore, term: int, store: Any) -> LedgerSender:
         return LedgerSender(context, core, term - 1, store)
@@ -277,7 +283,7 @@ def written_back_as_the_writer(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_by_anybody(patch: pytest.MonkeyPatch) -> None:
-    """10.5.7: a writer that slept changes bookies of a ledger that has its end."""
+    """10.5.7: an idle writer replaces the bookies of a closed ledger."""
 
     def change(
         found: record.LedgerRecord, term: int, first: int, instead: Any
@@ -294,23 +300,23 @@ def changes_by_anybody(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_fresh_bookie_of_the_same_name(patch: pytest.MonkeyPatch) -> None:
-    """#4812: an emptied directory goes on under the name that ensembles know."""
+    """#4812: an emptied directory keeps the name that ensembles know."""
     patch.setattr(moves, "restored", lambda bookie, keeps: Bookie())
 
 
 def an_older_copy_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """#4812, in the bookie: nobody looks how far the directory was."""
+    """#4812, in the bookie: the age of the directory is not checked."""
     patch.setattr(startup, "judge", lambda loaded, found, known, path: loaded)
 
 
 def tombstones_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """4.18 (j): with the entries of a deleted ledger its fence goes, too."""
+    """4.18 (j): the fence of a deleted ledger is deleted with its entries."""
     patch.setattr(Store, "is_forgotten", lambda self, ledger: False)
     patch.setattr(Store, "term_of", lambda self, ledger: self.state.fences.get(ledger, 0))
 
 
 def denied_before_the_fence_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """4.7: a read of a recovery that finds nothing does not wait for its fence."""
+    """4.7: a fencing read that finds no entry does not wait for its fence."""
     look = RealBookie.read
 
     async def read(
@@ -327,7 +333,7 @@ def denied_before_the_fence_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def denials_that_a_crash_unfences(patch: pytest.MonkeyPatch) -> None:
-    """4.7, in the model's bookie: it crashed before the fence of a denial was durable."""
+    """4.7, in the model's bookie: it crashes before the fence of a denial is durable."""
     read = world.read
 
     def denied(mail: Any, bookie: Bookie, message: Message, page: int) -> Any:
@@ -349,7 +355,7 @@ def denials_that_a_crash_unfences(patch: pytest.MonkeyPatch) -> None:
 
 
 def tokens_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """#1967: a write whose answer was lost is taken for somebody else's."""
+    """#1967: a write whose answer was lost is taken for the write of another process."""
 
     async def tried(self: Any, name: str, change: Any, operation: str, pins: bool) -> Any:
         found, witness = await self._look(name)
@@ -369,7 +375,7 @@ def tokens_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def records_are_read_once(patch: pytest.MonkeyPatch) -> None:
-    """#4613: a reader goes on with the bookies that it began with."""
+    """#4613: a reader keeps using the bookies that it began with."""
 
     async def read(self: LedgerReader) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The numbers of ledgers: which are given out, which are late, and below which no ledger is."""
+"""The numbers of ledgers: the next one, late ones, and the bound below which there is no ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.runtime import Etag, MemoryStateStore, Row
 
 
 class Watched(MemoryStateStore):
-    """Lets others run at each call, counts writes, and tells of each read before it."""
+    """Yields to other tasks in each call, counts writes, and announces each read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,8 @@ def test_no_ledger_is_there_below_the_oldest_and_none_will_be() -> None:
         assert await ids.oldest(None) == 5
         assert await ids.is_late(4) and await ids.is_late(16) and not await ids.is_late(17)
         assert await ids.avoid(30) == 17
-        assert await ids.oldest(2) == 5  # it was listed a moment ago, and is known to be gone
+        # the number was listed a moment ago, and is now known to be deleted
+        assert await ids.oldest(2) == 5
 
     in_virtual_time(main)
 

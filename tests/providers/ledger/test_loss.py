@@ -1,4 +1,5 @@
-"""Ending a ledger whose bookies are lost for good: what is left of it, and who is shut out."""
+"""Closing a ledger whose bookies are lost for good: the remaining entries, and fenced old
+processes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from millstream.runtime import CursorTooOld
 
 @asynccontextmanager
 async def own(machine: Machine, places: Sequence[str]) -> AsyncIterator[OwnLedgers]:
-    """The ledgers of the directories that are left."""
+    """Open the ledgers of the remaining directories."""
     made = OwnLedgers(
         [Home(place, place) for place in places],
         machine.store,
@@ -54,7 +55,7 @@ PLACES = ("/a/bookie", "/b/bookie", "/c/bookie")
 
 
 async def written(machine: Machine, quorum: Quorum, count: int) -> int:
-    """A ledger of three bookies with entries that were acknowledged, whose writer is gone."""
+    """Make a ledger of three bookies with acknowledged entries, whose writer has ended."""
     async with own(machine, PLACES) as ledgers:
         writer = await ledgers.ledgers.create(quorum, "t")
         for number in range(count):
@@ -89,7 +90,7 @@ async def test_of_a_striped_ledger_only_the_entries_that_nobody_has_are_given_up
     async with own(machine, PLACES) as ledgers:
         record = await ledgers.context.rows.read(ledger)
         assert record is not None
-        # each is on two of three places: one bookie has all but those of one remainder
+        # Each entry is on two of three places, so one bookie lacks every third entry.
         names = {one: n for n, one in enumerate(record.fragments[0].bookies)}
     place = ""
     for one in PLACES:
@@ -99,7 +100,7 @@ async def test_of_a_striped_ledger_only_the_entries_that_nobody_has_are_given_up
                 place = one
     async with own(machine, [place]) as ledgers:
         left = await what_is_left(ledgers.context, ledger)
-        # place 0 has entries 0, 2, 3, 5, 6, 8, 9; its last entry says that 8 was confirmed
+        # Place 0 has entries 0, 2, 3, 5, 6, 8, 9. Its last entry says that entry 8 was confirmed.
         assert (left.last, left.length, left.lost, len(left.away)) == (9, 20, 3, 2)
         gaps = [(gap.first, gap.last, gap.before, gap.after) for gap in left.gaps]
         assert gaps == [
@@ -190,8 +191,10 @@ async def rows_of(ledgers: OwnLedgers) -> AsyncIterator[LedgerRecord]:
 
 
 async def striped(machine: Machine) -> int:
-    """A topic whose ledgers are closed, of which one bookie is left, with two thirds of each; the
-    others are lost for good. Each message is an entry; how many there are."""
+    """Make a topic of closed ledgers and keep one bookie, which has two thirds of each ledger.
+
+    The other bookies are lost for good. Each message is an entry. Returns the number of messages.
+    """
     async with machine.topics("/a", "/b", "/c") as topics:
         orders = await topics.topic(
             "orders", ensemble=3, write_quorum=2, ack_quorum=2, ledger_entries_max=9
@@ -253,13 +256,13 @@ async def test_of_closed_ledgers_everything_that_any_bookie_has_is_read_on() -> 
                 await orders.read(Position(0, number))
             first = gone.value.first.number
             assert first > number and {*range(number, first)} <= lost and first not in lost
-    async with machine.topics("/a", "/b", "/c") as topics:  # what it acknowledged is stored
+    async with machine.topics("/a", "/b", "/c") as topics:  # its acknowledgements are stored
         orders = await topics.topic("orders")
         assert (await orders.subscribe("billing")).backlog == 0
 
 
 async def all_of(topic: LedgerTopic) -> list[str]:
-    """All messages of its one partition, over gaps."""
+    """Read all messages of the only partition, and skip gaps."""
     at, found = Position(0, 1), list[str]()
     while True:
         try:

@@ -1,5 +1,5 @@
-"""All silos that have copies of a queue are lost for good: it goes on once that is accepted, and
-who reads it hears of the gap."""
+"""All silos with copies of a queue are lost for good. Once that is accepted, the queue works again,
+and its readers learn of the gap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TARGETS: dict[str, RepairTarget] = {}
 
 
 class Hears(Grain):
-    """Takes one event, and no other before the trouble is over."""
+    """Takes one event, and no other before the fault is repaired."""
 
     @subscribe(WORDS)
     async def on_word(self, event: Event[str]) -> None:
@@ -52,7 +52,7 @@ class Hears(Grain):
 
 
 class Queues(LedgerQueues):
-    """Lets the test ask what a person asks."""
+    """Lets the test ask what an operator asks."""
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
         adapter = await super().open(provider, host)
@@ -99,7 +99,7 @@ async def publish(cluster: SimCluster, word: str) -> None:
 
 
 async def lose_all(simulation: Simulation, cluster: SimCluster) -> None:
-    """The directories of all silos, at once; the silos come back."""
+    """Empty the directories of all silos at once, and restart the silos."""
     for name in cluster.names:
         simulation.kill(name)
         simulation.disk(name).restore("/", {})

@@ -1,4 +1,4 @@
-"""Rows by compare-and-set: conflicts, lost answers, many who update; spec M01 to M06, 4.18 (k)."""
+"""Rows by compare-and-set: conflicts, lost answers, and many updates at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.runtime.testing import FailingStore
 
 
 class SlowStore(FailingStore):
-    """Others run before and after each call; `before_write` may do more."""
+    """A store that yields to other tasks before and after each call. `before_write` may do more."""
 
     before_write: Callable[[], Coroutine[Any, Any, None]] | None = None
     writes = 0
@@ -49,7 +49,7 @@ class SlowStore(FailingStore):
 
 
 class Sum(msgspec.Struct, frozen=True, array_like=True):
-    """A record of tests: numbers that were added."""
+    """The tests' record: numbers that were added."""
 
     parts: tuple[int, ...] = ()
     operation: str = ""
@@ -194,7 +194,7 @@ def test_a_write_and_a_read_that_did_not_happen_are_tried_again() -> None:
 
 
 def test_a_lost_answer_and_another_write_on_top_make_the_change_twice() -> None:
-    """Which is why changes must not mind: the token is gone."""
+    """The token of the first write is gone, so a change must tolerate being made twice."""
 
     async def main() -> None:
         store = SlowStore()

@@ -1,4 +1,4 @@
-"""The protocol's cores in every order that messages can meet in, within bounds: see `model`."""
+"""The protocol's cores, with their messages in every order within bounds. See `model`."""
 
 from __future__ import annotations
 

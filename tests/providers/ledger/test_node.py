@@ -1,4 +1,4 @@
-"""One silo's ledgers: a directory is bound to its rows, and comes back with them."""
+"""One silo's ledgers: a directory is bound to its rows, and works again with them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_who_wrote_a_queue_that_nobody_owned_sends_to_its_owner_later(tmp_
         await one.stream(WORDS, "k").publish("a")
         async with member(reads=True):
             await until(lambda: HEARD == ["a"])
-            with pytest.raises(PublishUnknown):  # it hears of the owner by this
+            with pytest.raises(PublishUnknown):  # this tells it of the new owner
                 await one.stream(WORDS, "k").publish("b")
             await one.stream(WORDS, "k").publish("c")
             await until(lambda: HEARD == ["a", "c"])

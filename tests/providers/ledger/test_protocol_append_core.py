@@ -1,4 +1,4 @@
-"""One writer: what it sends and confirms, when it needs other bookies. Rows Q01, W01 to W14."""
+"""The core of one writer: its sent and confirmed entries, and when it needs other bookies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_entry_goes_to_its_write_set_with_what_is_known_in_its_head() -> None
     assert core.next_entry == 3 and core.find_packed(0) is None and core.find_packed(3) is None
 
 
-def test_an_entry_is_confirmed_once_by_enough_different_bookies() -> None:  # Q01
+def test_an_entry_is_confirmed_once_by_enough_different_bookies() -> None:
     core = writer()
     core.append(b"x")
     assert acked(core, 1, 0) == []
@@ -141,7 +141,7 @@ def test_what_was_acknowledged_before_a_bookie_went_counts() -> None:
     assert acked(core, 0, 0) == [Confirm(0)]
 
 
-def test_others_are_wanted_when_some_write_set_has_no_ack_quorum() -> None:  # W13, W14
+def test_others_are_wanted_when_some_write_set_has_no_ack_quorum() -> None:
     core = writer()
     core.append(b"x")
     assert core.on_unanswered(0, 0, AWAY) == []
@@ -152,7 +152,7 @@ def test_others_are_wanted_when_some_write_set_has_no_ack_quorum() -> None:  # W
     assert striped.on_unanswered(2, 0, AWAY) == [Change(0, {2: "c"})], "other entries need it"
 
 
-def test_a_full_one_is_replaced_though_the_rest_would_do() -> None:  # W15
+def test_a_full_one_is_replaced_though_the_rest_would_do() -> None:
     core = writer()
     core.append(b"x")
     assert core.on_unanswered(1, 0, FULL) == [Change(0, {1: "b"})]
@@ -162,7 +162,7 @@ def changed(core: AppendCore, instead: dict[int, str]) -> list[Action]:
     return core.on_changed(instead)
 
 
-def test_nothing_is_confirmed_during_a_change_and_all_of_it_after() -> None:  # W03, W11
+def test_nothing_is_confirmed_during_a_change_and_all_of_it_after() -> None:
     core = writer()
     for _ in range(3):
         core.append(b"x")
@@ -175,7 +175,7 @@ def test_nothing_is_confirmed_during_a_change_and_all_of_it_after() -> None:  # 
     assert core.bookies() == ("a", "d", "c") and not core.is_changing and core.away() == []
 
 
-def test_what_a_replaced_one_acknowledged_does_not_count_any_more() -> None:  # 2.5.8
+def test_what_a_replaced_one_acknowledged_does_not_count_any_more() -> None:
     core = writer(Quorum(3, 3, 3))
     core.append(b"x")
     acked(core, 0, 0)
@@ -188,7 +188,7 @@ def test_what_a_replaced_one_acknowledged_does_not_count_any_more() -> None:  # 
     assert core.on_unanswered(0, 0, AWAY) == [] and core.away() == []
 
 
-def test_a_change_behind_what_is_confirmed_begins_there() -> None:  # W04
+def test_a_change_behind_what_is_confirmed_begins_there() -> None:
     core = writer()
     for _ in range(2):
         core.append(b"x")
@@ -204,7 +204,7 @@ def test_a_change_behind_what_is_confirmed_begins_there() -> None:  # W04
     assert core.complete == 1, "the one that stayed had the first entry, too"
 
 
-def test_an_entry_that_needs_no_replaced_one_is_confirmed_behind_the_change() -> None:  # W12
+def test_an_entry_that_needs_no_replaced_one_is_confirmed_behind_the_change() -> None:
     core = writer(Quorum(3, 2, 2))
     core.append(b"x")
     acked(core, 0, 0)
@@ -224,7 +224,7 @@ def test_a_change_for_which_there_is_nobody_is_wanted_again_when_it_is_tried() -
     assert core.away() == [1]
 
 
-def test_more_that_fail_during_a_change_are_replaced_in_the_next_one() -> None:  # W02
+def test_more_that_fail_during_a_change_are_replaced_in_the_next_one() -> None:
     core = writer(Quorum(3, 3, 3))
     core.append(b"x")
     assert core.on_unanswered(0, 0, AWAY) == [Change(0, {0: "a"})]
@@ -276,7 +276,7 @@ def test_the_limit_of_what_is_owed_is_exact(over: int, is_away: bool) -> None:
     assert bool(core.away()) is is_away
 
 
-def test_what_one_bookie_owes_is_bounded_and_then_it_has_failed() -> None:  # W36
+def test_what_one_bookie_owes_is_bounded_and_then_it_has_failed() -> None:
     size = HEAD_BYTES + 10
     core = writer(owed_bytes_max=2 * size)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Entries as bytes: what was written comes back, and nothing else passes."""
+"""Entries as bytes: written entries are read back, and damaged ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of quorums, beside brute force (spec/ledger.md 9.1: Q01 to Q03)."""
+"""The arithmetic of quorums, compared with brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a ledger: which change follows which, and what is refused."""
+"""The record of a ledger: its possible changes, and refused ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_who_recovers_has_a_higher_term_and_the_writer_changes_nothing_more() ->
         with_ensemble(one, 1, 4, {0: ("a", "d")})
     assert fenced.value.term == 2
     with pytest.raises(LedgerFenced):
-        with_ensemble(one, 2, 4, {0: ("a", "d")})  # only with its end
+        # a recovery replaces bookies only when it closes the ledger
+        with_ensemble(one, 2, 4, {0: ("a", "d")})
     with pytest.raises(LedgerFenced):
         close(one, 1, 3, 30)
     with pytest.raises(LedgerFenced):
@@ -100,7 +101,7 @@ def test_no_more_is_complete_than_the_ledger_has() -> None:
     assert close(OPEN, 1, 3, 30, complete=9).complete == 3
 
 
-# --- what a person gave up
+# --- entries that an operator gave up
 
 
 def with_lost(*lost: tuple[int, int], last: int = 9) -> LedgerRecord:

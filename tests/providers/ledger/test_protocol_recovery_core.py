@@ -1,4 +1,4 @@
-"""One attempt to give a ledger an end: what it asks, what it concludes, and what it holds."""
+"""One attempt to close a ledger: its questions, its conclusions and its memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entries(first: int, count: int) -> tuple[bytes, ...]:
 
 
 def reading(core: RecoveryCore) -> RecoveryCore:
-    """Fenced everywhere, with nothing known to be confirmed."""
+    """Return a recovery with all places fenced and no known confirmed entry."""
     core.begin()
     for place in range(3):
         core.on_fenced(place, -1)
@@ -74,7 +74,7 @@ def test_what_a_bookie_has_of_later_entries_is_used_when_they_are_due() -> None:
     assert core.is_over and core.found(2, 0, Found(entries(0, 2), Missing.ABSENT)) == []
 
 
-def test_enough_who_deny_are_the_end_without_waiting_for_the_rest() -> None:  # 4.12, #1067
+def test_enough_who_deny_are_the_end_without_waiting_for_the_rest() -> None:  # BookKeeper #1067
     core = reading(RecoveryCore(record()))
     assert core.found(2, 0, Found((), Missing.ABSENT)) == []
     assert core.found(0, 0, Found((), Missing.ABSENT)) == [End(-1)]
@@ -130,7 +130,7 @@ def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
     assert core.found(1, 1, Found((), Missing.ABSENT)) == [End(0)]
 
 
-def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615
+def test_it_never_looks_before_the_last_fragment() -> None:  # BookKeeper #2615
     core = RecoveryCore(record(first=6))
     core.begin()
     core.on_fenced(0, -1)
@@ -138,7 +138,7 @@ def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615
     assert core.start == 5
 
 
-def test_a_damaged_copy_is_neither_the_entry_nor_a_denial() -> None:  # 4.18 (i)
+def test_a_damaged_copy_is_neither_the_entry_nor_a_denial() -> None:
     core = reading(RecoveryCore(record()))
     (good,) = entries(0, 1)
     bad = good[:-1] + b"?"

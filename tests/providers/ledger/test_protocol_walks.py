@@ -1,8 +1,8 @@
-"""Walks through the protocol: writer, recoverers and bookies, their messages in any order.
+"""Random walks through the protocol: a writer, recoveries and bookies with messages in any order.
 
-In each: no confirmed entry is behind the end, lost, or on fewer bookies than an ack quorum of those
-that the record names; nobody changes an end; it always comes to an end once no message is lost
-(spec/ledger.md 4.30 to 4.34, I5 to I9, I14 to I17).
+In each walk, no confirmed entry is after the end, lost, or on fewer of the record's bookies than an
+ack quorum. Nobody changes the end of a closed ledger. Once no message is lost, the ledger is always
+closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `LedgerQueues` is given."""
+"""The arguments of `LedgerQueues`."""
 
 from __future__ import annotations
 

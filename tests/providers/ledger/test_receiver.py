@@ -1,4 +1,4 @@
-"""The owner's read side of a queue: what it tells its agent of messages that are gone."""
+"""The read side of a queue in its owner: its reports to the agent about lost messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERA = 7
 
 
 class Opens:
-    """Opens the topic `t` for whatever queue, with little room."""
+    """Opens the topic `t` for any queue, with a small backlog limit."""
 
     def __init__(self, process: Process) -> None:
         self._topics = process.topics
@@ -145,7 +145,7 @@ def test_a_queue_whose_rows_are_damaged_is_unavailable_and_says_which_row() -> N
 
 
 def test_a_read_of_an_owner_that_finds_damage_is_a_read_that_failed() -> None:
-    """So its agent starts again later, and publishers are not stopped meanwhile."""
+    """The agent therefore restarts later, and publishers continue in the meantime."""
 
     async def main(world: World) -> None:
         process = world.process()

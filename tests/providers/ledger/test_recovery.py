@@ -1,4 +1,4 @@
-"""Copies that were lost are made again: rows A01 to A03 of spec 9.5, over bookies of the model."""
+"""Lost copies are made again, over bookies of the model."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_when_bookies_come_what_failed_is_tried_at_once() -> None:
     with_copies(main, bookies=4)
 
 
-def test_a_ledger_that_was_fenced_is_copied_too() -> None:  # 4163
+def test_a_ledger_that_was_fenced_is_copied_too() -> None:  # BookKeeper #4163
     async def main(world: Copies) -> None:
         writer, _ = await world.open_ledger((3, 3, 2), 9)
         record = await world.process().ledgers.recover(writer.ledger)
@@ -332,7 +332,7 @@ def test_former_fragments_are_copied_before_the_writer_has_had_its_time() -> Non
     async def main(world: Copies) -> None:
         writer, first = await world.open_ledger((3, 3, 3), 6, lost_at=3)
         ledger = writer.ledger
-        world.lose(first[1])  # of both fragments
+        world.lose(first[1])  # the bookie is in both fragments
         world.auditor()
         await asyncio.sleep(SOON.lost_bookie_after_s + SOON.open_fragment_after_s - 1.0)
         record = await world.record(ledger)
@@ -517,7 +517,7 @@ def test_a_ledger_that_is_deleted_while_it_is_copied_is_no_trouble(
         options = RecoveryOptions(
             lost_bookie_after_s=2.0, copy_bytes_per_s=9000, audit_every_s=10 * COPIED_S
         )
-        auditor = world.auditor(options)  # nothing but the copying itself sees the deletion
+        auditor = world.auditor(options)  # only the copying itself notices the deletion
         await asyncio.sleep(5.0)
         assert 0 < auditor.auditor.report().entries < 900
         await world.writer.ledgers.delete(ledger)

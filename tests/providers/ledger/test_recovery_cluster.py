@@ -1,4 +1,4 @@
-"""Silos that are lost for good, one by one: what they had is copied, and read, elsewhere."""
+"""Silos are lost for good one by one. Their entries are copied to other silos and read there."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamN
 WORDS = StreamNamespace("words", str)
 KEYS = ("a", "b", "c", "d")
 COPIED_S = 240.0
-"""A silo's death is seen, 60 s and 30 s pass, and all is copied."""
+"""Time in which a silo's crash is detected, waits of 60 s and 30 s pass, and all is copied."""
 HEARD: dict[str, list[str]] = {}
 
 
 class Late(Grain):
-    """Hears everything from the beginning, once it is asked to."""
+    """Receives all events from the earliest one, once it is asked to."""
 
     async def begin(self, key: str) -> None:
         await self.stream(WORDS, key).subscribe(self._on_word, start="earliest")
@@ -70,7 +70,7 @@ async def report(store: FailingStore) -> RecoveryReport:
 
 
 def on_disk(simulation: Simulation, silo: str) -> bytes:
-    """Everything that a silo has written."""
+    """Return all bytes in the segments of a silo."""
     disk, folder = simulation.disk(silo), f"/ledger/{silo}"
     found = b""
     for name in disk.list(folder):
@@ -81,7 +81,7 @@ def on_disk(simulation: Simulation, silo: str) -> bytes:
 
 
 def words_in(stored: bytes) -> list[str]:
-    """What was published at first, as far as it is there."""
+    """Return the words of the first publication that the stored bytes contain."""
     words = [f"{key}{number} " for number in range(10) for key in KEYS]
     return [word for word in words if word.encode() in stored]
 

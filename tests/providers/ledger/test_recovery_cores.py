@@ -1,4 +1,5 @@
-"""What a ledger lacks, when it is due, and what copying changes: without bookies or time."""
+"""The missing copies of a ledger, the time when they are due, and the changes that copying
+makes."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def standing(**others: BookieStanding) -> Callable[[str], BookieStanding]:
     return lambda name: others.get(name, BookieStanding.HERE)
 
 
-# --- who is there
+# --- available bookies
 
 
 def test_a_bookie_is_lost_after_its_time_and_here_at_once() -> None:
@@ -89,7 +90,7 @@ def test_a_bookie_without_a_row_has_its_time_too() -> None:
     assert standings.of("x") is BookieStanding.LOST
 
 
-# --- what a ledger lacks
+# --- missing copies of a ledger
 
 
 def test_only_what_has_an_end_and_entries_can_be_copied() -> None:
@@ -158,7 +159,7 @@ def test_a_place_has_the_entries_whose_write_sets_it_is_in(shape: tuple[int, int
             assert all(0 < len(run) <= most for run in runs)
 
 
-# --- what is due
+# --- due work
 
 
 def looked(agenda: Agenda, now_s: float, *needs: Needs) -> Sequence[tuple[int, bool]]:
@@ -209,7 +210,7 @@ def test_what_failed_waits_longer_each_time_unless_bookies_come_or_go() -> None:
     assert looked(agenda, 0.0) == [] and not agenda.failed, "it was deleted"
 
 
-# --- what copying changes
+# --- changes of the record by copying
 
 CLOSED = record((0, ABC), (5, ABD), last=8)
 FIRST = Vacancy(FragmentSpan(0, 4, ABC), 1)

@@ -1,4 +1,4 @@
-"""The auditor dies, or fails, at each of its steps: another one goes on, and nothing is lost."""
+"""The auditor crashes or fails at each step. Another auditor continues, and no entry is lost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.providers.ledger.copies import COPIED_S, Audits, Copies, with_copies
 from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.runtime import Etag, StorageUnavailable
 
-WRITES = 40  # of the whole story, with some to spare
+WRITES = 40  # the writes of the whole run, and some more
 ADDS = 16
 
 
 def at_write(world: Copies, count: int, act: Callable[[], None], is_done: bool) -> None:
-    """When the store is asked for its `count`th change of a ledger's row, do something."""
+    """Call `act` when the store is asked for its `count`th change of a ledger's row."""
     put, left = world.store.put, count
 
     def watched(key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
@@ -32,7 +32,7 @@ def at_write(world: Copies, count: int, act: Callable[[], None], is_done: bool) 
 
 
 def at_add(world: Copies, count: int, act: Callable[[], None], is_done: bool) -> None:
-    """When entries are added for the `count`th time, do something."""
+    """Call `act` when entries are added for the `count`th time."""
     add, left = world.bookies.add, count
 
     async def watched(bookie: str, term: int, entries: Sequence[bytes], /) -> None:
@@ -48,8 +48,10 @@ def at_add(world: Copies, count: int, act: Callable[[], None], is_done: bool) ->
 
 
 async def begin(world: Copies) -> Audits:
-    """A closed ledger with two fragments, one with too few copies, one that is open; a bookie is
-    lost, of all of them, and one that shall be emptied has the rest."""
+    """Make a closed ledger with two fragments, one with too few copies, and one that is open.
+
+    All of them lose a bookie, and a bookie that must be emptied has the remaining copies.
+    """
     writer, first = await world.open_ledger((3, 3, 3), 9, lost_at=5)
     ledger = writer.ledger
     await asyncio.sleep(0.1)
@@ -86,7 +88,9 @@ Step = Callable[[Copies, int, Callable[[], None], bool], None]
 
 
 def play(step: Step, error: Exception, count: int, is_done: bool, dies: bool) -> None:
-    """The `count`th step of its kind fails, done or not; the auditor may die of it."""
+    """Let the `count`th step of its kind fail, before or after its effect. The auditor may crash
+    then.
+    """
 
     async def main(world: Copies) -> None:
         auditor = await begin(world)

@@ -1,4 +1,4 @@
-"""What an auditor says and counts, and what of its work goes on when a part cannot be done."""
+"""The reports and counts of an auditor, and its work after a part of it fails."""
 
 from __future__ import annotations
 

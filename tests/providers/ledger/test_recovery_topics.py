@@ -1,4 +1,5 @@
-"""A topic whose open ledger is ended under its owner goes on, and its readers follow."""
+"""An operator closes a topic's open ledger under its owner. The topic continues, and its readers
+follow."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_an_owner_goes_on_in_another_ledger_and_loses_nothing(seed: int, is_drai
     with_copies(main, seed=seed)
 
 
-def test_a_reader_that_knows_the_old_places_finds_what_was_moved() -> None:  # 4613
+def test_a_reader_that_knows_the_old_places_finds_what_was_moved() -> None:  # BookKeeper #4613
     async def main(world: Copies) -> None:
         ledger = await world.ledger(entries=30)
         reader = await world.process().ledgers.reader(ledger)

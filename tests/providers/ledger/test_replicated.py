@@ -1,4 +1,4 @@
-"""Silos that have a directory each: what is published is in several of them."""
+"""Silos with a directory each: each published event is in several directories."""
 
 from __future__ import annotations
 

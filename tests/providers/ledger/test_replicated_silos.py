@@ -1,4 +1,4 @@
-"""Silos with a directory each, while silos stand still, die, fill up, forget and come back."""
+"""Silos with a directory each, while silos hang, crash, fill up, forget and return."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from millstream.runtime import (
 )
 from millstream.runtime.testing import Simulation, run
 
-TELL_S = 0.1  # so soon readers elsewhere know what is confirmed
+TELL_S = 0.1  # the delay until readers elsewhere know the confirmed entries
 
 
 async def stored(silos: Silos, name: str, count: int) -> list[str]:
-    """What a silo reads, once it is so much, at most `TELL_S` later."""
+    """Return the words that a silo reads at most `TELL_S` later, and check that there are
+    enough.
+    """
     await asyncio.sleep(TELL_S)
     words = await silos.words(name)
     assert len(words) >= count, words
@@ -38,7 +40,7 @@ async def stored(silos: Silos, name: str, count: int) -> list[str]:
 
 
 async def elsewhere(silos: Silos) -> tuple[str, str, list[str]]:
-    """Who writes the queue, and the others."""
+    """Return the silo that writes the queue, another silo, and all others."""
     owner = await silos.owner()
     others = [name for name in silos.cluster.names if name != owner]
     return owner, others[0], others
@@ -181,7 +183,7 @@ def test_an_idle_writer_is_read_elsewhere_within_100_ms() -> None:
 
 
 class CountingStore(MemoryStateStore):
-    """Counts how often rows of topics are read."""
+    """Counts the reads of topic rows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Queues in ledgers keep what readers beside their owner have not done: cursors of their topics."""
+"""Queues in ledgers keep messages for readers beside their owner, by cursors of their topics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Owner:
         return await self.process.topics.last_epoch("t")
 
     async def begin(self, epoch: int) -> Topic:
-        """Own the queue, as an agent does: with a cursor of its own."""
+        """Own the queue as an agent does, with its own cursor."""
         topic = await self.desk.own("q", epoch)
         await topic.cursors.open("agent")
         return topic
@@ -52,7 +52,7 @@ class Owner:
 
 
 async def handled(topic: Topic, count: int) -> None:
-    """So many messages come, and the owner is done with them."""
+    """Append messages, and let the owner acknowledge them."""
     for _ in range(count):
         await topic.append(plain("x"))
     cursor = await topic.cursors.open("agent")
@@ -66,17 +66,17 @@ def test_what_readers_have_not_done_is_kept_and_the_rest_goes() -> None:
         owner = Owner(world)
         topic = await owner.begin(1)
         await handled(topic, 12)
-        assert topic.reader.first == 11  # nobody else wants it
+        assert topic.reader.first == 11  # no other reader retains messages
         await owner.retain("spark", None)
         await owner.retain("other", 13)
         await handled(topic, 20)
         assert topic.reader.first == 11
         await owner.retain("spark", 22)
         await asyncio.sleep(TEND_S)
-        assert topic.reader.first == 11  # by the other
+        assert topic.reader.first == 11  # retained by the other reader
         await owner.let_go("other")
         await asyncio.sleep(TEND_S)
-        assert topic.reader.first == 21  # the ledger that has 22
+        assert topic.reader.first == 21  # the first number of the ledger that contains 22
         assert [one.number for one in await topic.reader.read(22, 3, 2**20)] == [22, 23, 24]
         await owner.let_go("spark")
         await asyncio.sleep(TEND_S)
@@ -98,7 +98,7 @@ def test_it_is_kept_by_whoever_writes_the_queue_next() -> None:
         assert topic.reader.first == 1
         assert await owner.process.topics.marks("t") == {"agent": 23, READER + "spark": 1}
         await owner.retain("spark", 17)
-        await owner.retain("spark", 4)  # it came late
+        await owner.retain("spark", 4)  # this request came too late
         assert (await owner.process.topics.marks("t"))[READER + "spark"] == 16
         await asyncio.sleep(TEND_S)
         assert topic.reader.first in range(10, 18)
@@ -168,7 +168,7 @@ def test_rows_that_cannot_be_written_are_tried_again_by_who_asked(
 
 
 def test_a_reader_that_is_evicted_hears_of_what_is_gone() -> None:
-    """With `backlog_policy="evict"` publishers come first."""
+    """With `backlog_policy="evict"`, publishers have priority over readers."""
 
     async def main(world: World) -> None:
         process: Process = world.process()

@@ -1,8 +1,9 @@
-"""A reader beside the queue's owner loses nothing that it has not done, whichever silo dies.
+"""A reader beside the queue's owner loses no message that it has not processed, whichever silo
+dies.
 
-The ledgers are small and kept no longer than until they are acknowledged; the agents are done with
-everything at once. The reader asks one silo or another, which may be dying, and may read a batch
-again, as a driver does that has died before it said that the batch was done.
+The ledgers are small and kept only until they are acknowledged. The agents acknowledge all events
+at once. The reader asks any silo, which may crash. It may read a batch twice, as a driver does that
+crashed before it recorded the batch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Play:
         self.silos = silos
         self.rng = rng
         self.accepted: list[str] = []
-        self.found: list[str] = []  # by batches that are done
+        self.found: list[str] = []  # in completed batches
         self.position: Token | None = None
         self.batches = self.again = 0
         self.is_over = False
@@ -56,7 +57,7 @@ class Play:
                 self.accepted.append(f"{number}")
             except EnqueueFailed as failed:
                 assert not isinstance(failed.cause, PublishUnknown) or failed.accepted == ()
-            except (HostCrashed, IndexError, KeyError):  # none is up, or it is starting
+            except (HostCrashed, IndexError, KeyError):  # no silo runs, or the silo is starting
                 await asyncio.sleep(0.1)
             number += 1
 
@@ -70,7 +71,7 @@ class Play:
             await self.silos.cluster.until_active()
 
     async def retain(self) -> None:
-        """Until some silo has done it."""
+        """Ask silos to retain the messages until one succeeds."""
         while True:
             try:
                 name = self.any_silo()
@@ -93,14 +94,14 @@ class Play:
                 continue
             self.batches += 1
             if self.rng.random() < 0.3:
-                self.again += 1  # it died, and plans the batch anew
+                self.again += 1  # the reader crashed, and plans the batch again
                 continue
             words, self.position = batch
             self.found += words
             await self.retain()
 
     async def batch(self, reader: QueueReader) -> tuple[list[str], Token] | None:
-        """Some pages, from where the reader is. Raises CursorTooOld: something is lost."""
+        """Read some pages from the reader's position. Raises CursorTooOld if messages are lost."""
         first, last = await reader.bounds()
         position, words = self.position or first, list[str]()
         for _ in range(self.rng.randrange(1, 5)):

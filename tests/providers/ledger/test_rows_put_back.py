@@ -1,4 +1,4 @@
-"""Any one row is damaged, swapped, or put back to any older version: nothing is lost in silence."""
+"""Any row is damaged, swapped or restored to any older version. No message is lost silently."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ PROCESSES = 2
 
 
 class OldStore(FailingStore):
-    """A store of which any row can be put back. `versions`: of each key, None where it had no
-    row; `changes`: of all keys, in order."""
+    """A store that can restore any row.
+
+    `versions` holds the values of each key, with None where it had no row. `changes` holds the
+    changes of all keys in order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,10 +63,10 @@ class OldStore(FailingStore):
 
 
 class Past:
-    """What has happened before the damage.
+    """The history before the damage.
 
-    `stored`: texts by number; `trimmed`: no message before this one need be there; `done`: what
-    the cursor may have acknowledged since it was sought.
+    `stored` holds the texts by number. Messages before `trimmed` need not exist. `done` holds the
+    numbers that the cursor may have acknowledged since its last seek.
     """
 
     def __init__(self) -> None:
@@ -74,18 +77,20 @@ class Past:
         self.bookies = Bookies()
 
     def world(self) -> World:
-        """The same world once more."""
+        """Return a copy of the world."""
         world = World()
         world.store = copy.deepcopy(self.store)
         world.bookies = copy.deepcopy(self.bookies)
         for _ in range(PROCESSES):
-            world.process()  # those of before, so that those to come have names of their own
+            world.process()  # reserves the earlier processes' names
         return world
 
 
 async def happened() -> Past:
-    """Two owners, six ledgers, of which some are deleted, a cursor that was sought back, another
-    that was dropped and made anew."""
+    """Run two owners with six ledgers, some of which are deleted.
+
+    One cursor was moved back, and another was dropped and created again.
+    """
     past, world = Past(), World()
     world.store, past.bookies = past.store, world.bookies
     text = 0
@@ -131,7 +136,9 @@ def said_so(error: Exception) -> bool:
 
 
 class Aftermath:
-    """What whoever comes next does and sees. `errors`: that name a row."""
+    """The next process, and all that it does and reads. `errors` holds the errors that name a
+    row.
+    """
 
     def __init__(self, past: Past, world: World) -> None:
         self.past, self.world = past, world
@@ -199,7 +206,7 @@ class Aftermath:
             self.seen[number] = payload.decode()
 
     def judge(self) -> None:
-        """Without an error all is as if nothing had happened."""
+        """Without an error, the contents must be as if there had been no damage."""
         if not self.errors:
             kept = {n: text for n, text in self.past.stored.items() if n >= self.past.trimmed}
             assert kept.items() <= self.seen.items()
@@ -290,7 +297,7 @@ def test_any_file_that_is_put_back_to_any_older_state_is_harmless_or_named() -> 
 
 
 def put_file_back(store: OldStore, changes: int, file: int) -> None:
-    """To what the file was before all but the first so many changes of the store."""
+    """Restore the file to its contents after the first `changes` changes of the store."""
     old = dict(store.changes[:changes])
     for key in store.versions:
         if file_index(key) == file and store.now(key) != old.get(key):

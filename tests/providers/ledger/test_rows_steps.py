@@ -1,5 +1,5 @@
-"""Rows and their witnesses, step by step: what is read and written, in which order, and what a
-crash between two steps leaves."""
+"""Rows and their witnesses step by step: the order of reads and writes, and a crash between two
+steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {KEY: "row", WITNESS: "witness"}
 
 
 class Traced(MemoryStateStore):
-    """Writes down each step; `before` runs before one, and may raise."""
+    """Records each step. `before` runs before each step, and may raise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Traced(MemoryStateStore):
         self.remove(key, expect, fence)
 
     def crash_before(self, step: str) -> None:
-        """Whoever comes to this step comes no further."""
+        """Crash every process that reaches this step."""
 
         def crash(now: str) -> None:
             if now == step:
@@ -103,7 +103,7 @@ def test_a_row_with_a_witness_costs_what_the_design_says() -> None:
         assert store.taken() == [*look, "write row"]
         await rows.update("s", adding(3), pins=False)
         assert store.taken() == look
-        await rows.update("s", adding(3))  # it is pinned now
+        await rows.update("s", adding(3))  # the row is pinned from here
         assert store.taken() == [*look, "write witness"]
         await rows.update("s", adding(3))
         assert store.taken() == look
@@ -264,7 +264,7 @@ def test_a_deletion_of_a_row_that_is_damaged_ends() -> None:
 
 
 class Stepping(MemoryStateStore):
-    """One process's way to a store, on which it makes as many steps as it may."""
+    """One process's access to a store. Each step waits for a permission."""
 
     def __init__(self, store: Traced) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class Stepping(MemoryStateStore):
         self._made = 0
 
     async def go(self, *steps: str) -> None:
-        """Let the process make these steps, which are those that come next."""
+        """Let the process make these steps, and check that they were the next ones."""
         self._steps.taken()
         for _ in steps:
             made = self._made
@@ -297,7 +297,7 @@ LOOK = ("read witness", "read row")
 
 
 def creation(store: Traced, number: int) -> tuple[Stepping, asyncio.Task[Sum]]:
-    """A process that makes the row, step by step."""
+    """Start a process that creates the row step by step."""
     steps = Stepping(store)
     metadata = Metadata(steps, "c", LoopClock(number), f"stepping{number}")
     rows = RecordRows(metadata, "sums/", Sum, key_part, is_witnessed=True)
@@ -311,7 +311,7 @@ def test_a_row_has_a_witness_though_its_reservation_was_removed_before_it_was_wr
         steps, made = creation(store, 1)
         await steps.go(*LOOK, "write witness")
         await others.delete("s")
-        await steps.go("write row", "write witness")  # in place of one that is gone
+        await steps.go("write row", "write witness")  # in place of the row that disappeared
         await steps.go("read witness", "write witness", "read row", "write witness")
         assert (await made).parts == (1,)
         forget(store, KEY)

@@ -1,4 +1,4 @@
-"""One damaged row among whole ones: whoever looks at all rows goes on, says it, deletes nothing."""
+"""One damaged row among whole ones: readers of all rows continue, report it, and delete nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADVICE = "restore all of the store from one backup; until then what the row says
 
 
 def damage(store: MemoryStateStore, key: str) -> bytes:
-    """Flip a bit of a row; the row as it was."""
+    """Flip a bit of a row, and return the row's earlier data."""
     row = MemoryStateStore.get(store, key)
     assert row is not None, key
     flipped = bytearray(row.data)
@@ -109,7 +109,7 @@ async def test_a_bookie_forgets_what_was_deleted_beside_a_ledger_whose_row_is_da
 
 @virtually
 async def test_a_bookie_forgets_nothing_that_has_no_row_while_a_topic_cannot_be_read() -> None:
-    """The damaged row may list it: then it is a row that was lost, and nothing was deleted."""
+    """The damaged row may list the ledger. Then the ledger's row was lost, not deleted."""
     store, bookie = MemoryStateStore(), await opened(new_disk())
     one = Process(store, bookie, 1)
     first, second = [await one.write() for _ in range(2)]
@@ -151,7 +151,7 @@ def test_a_sweep_deletes_orphans_beside_a_damaged_row(
         await other.append(plain("x"))
         listed, orphan = topic.record.spans[0].ledger, process.ledgers.created[-1]
         await other.aclose()
-        await process.ledgers.create(None, "gone")  # its topic was never there
+        await process.ledgers.create(None, "gone")  # its topic never existed
         key = ledger_key(listed) if what == "ledgers" else "ledger/c/topics/t"
         whole = damage(world.store, key)
         await asyncio.sleep(4000)

@@ -1,4 +1,4 @@
-"""A bookie reads all that it has, and repairs what is damaged or missing from other bookies."""
+"""A bookie reads all its entries, and repairs damaged or missing ones from other bookies."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimDisk, Simulation
 
 REPAIRED_S = 100.0
-"""Long enough for a pass, its repairs, and the collection of segments with damage."""
+"""Long enough for a pass, its repairs, and the collection of damaged segments."""
 USUAL = Quorum(3, 3, 2)
 NEVER = ScrubOptions(is_on=False)
 OFTEN = ScrubOptions(scrub_every_s=20.0)
 
 
 def silos(simulation: Simulation, quorum: Quorum, scrub: ScrubOptions) -> Silos:
-    """As many silos as copies need, with small ledgers; nothing is deleted."""
+    """Start as many silos as there are copies, with small ledgers. Nothing is deleted."""
     options = LedgerOptions(
         settings=LedgerTopicSettings(quorum=quorum, ledger_entries_max=7),
         topic=LedgerTopicOptions(tend_every_s=5.0, entry_bytes_max=1 << 19, retention_s=1e6),
@@ -73,7 +73,7 @@ def disk_of(world: Silos, name: str) -> SimDisk:
 
 
 def bad(world: Silos) -> list[tuple[str, int, int]]:
-    """Copies of closed ledgers that are not where they should be."""
+    """List the copies of closed ledgers that are missing or damaged."""
     disks = {
         one.bookie: (disk_of(world, silo), f"/ledger/{silo}")
         for silo, one in world.bookies().items()
@@ -152,7 +152,7 @@ def test_a_copy_that_a_reader_finds_damaged_is_repaired_without_a_pass() -> None
         async with silos(simulation, Quorum(3, 3, 2), NEVER) as world:
             words = await publish(world, 40)
             await asyncio.sleep(2.0)
-            others = {"silo-0", "silo-1", "silo-2"} - {await world.owner()}  # which has a cache
+            others = {"silo-0", "silo-1", "silo-2"} - {await world.owner()}  # the owner has a cache
             for name in sorted(others):
                 assert flip(disk_of(world, name), f"/ledger/{name}", 2, 3) == 1
                 assert await world.words(name) == words
@@ -165,7 +165,7 @@ def test_a_copy_that_a_reader_finds_damaged_is_repaired_without_a_pass() -> None
 
 
 def test_a_copy_that_a_reader_misses_is_repaired() -> None:
-    """A bookie whose directory was put back as it was has no copies of what came later."""
+    """A bookie whose directory was restored lacks the copies of later entries."""
 
     async def main(simulation: Simulation) -> None:
         async with silos(simulation, Quorum(3, 3, 2), NEVER) as world:
@@ -350,7 +350,7 @@ def test_a_repair_in_a_term_of_before_a_recovery_changes_nothing() -> None:
         writer = await world.ledger(6)
         bookie = next(iter(world.bookies.values()))
         world.flip(bookie, writer.ledger, 2)
-        await bookie.fence(writer.ledger, 7)  # by a recovery that the repair does not know of
+        await bookie.fence(writer.ledger, 7)  # by a recovery that the repair does not know
         outcome = await world.repairer().repair(bookie, writer.ledger, [2])
         assert outcome.repaired == 0 and "term 7" in outcome.failures[2].why
         assert not outcome.failures[2].is_lost

@@ -1,4 +1,4 @@
-"""A machine with a simulated disk for each directory; one of them can be away."""
+"""A machine with a simulated disk for each directory. A disk can be away."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Disks"]
 
 
 class Disks:
-    """The `Disk` of that machine: what a path begins with says which one it is on.
+    """The `Disk` of the machine. The beginning of a path selects the simulated disk.
 
-    Attributes: `away`, those that do not answer; `all`, by name.
+    `away` holds the names of the disks that do not answer, and `all` the disks by name.
     """
 
     def __init__(self, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""A machine whose programs open topics: simulated disks, a store, and deaths."""
+"""A machine with simulated disks, a store, and programs that open topics and crash."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ WALL_S = 1_700_000_000.0
 
 
 class VirtualEnv(Env):
-    """Wall time follows the loop."""
+    """An environment whose wall time follows the loop's time."""
 
     def wall_s(self) -> float:
         return WALL_S + asyncio.get_running_loop().time()
 
 
 def at_s(offset_s: float) -> datetime:
-    """So many seconds after the loop's beginning."""
+    """The wall time so many seconds after the loop's beginning."""
     return datetime.fromtimestamp(WALL_S + offset_s, UTC)
 
 
 class Machine:
-    """Disks that forget what was not synced, and the programs on it."""
+    """The disk, which forgets data that was not synced, and the programs on the machine."""
 
     def __init__(self, seed: int = 1) -> None:
         self.disk = SimDisk(make_random(seed))
         self.store = MemoryStateStore()
-        self._starts: list[AbstractAsyncContextManager[LedgerTopics]] = []  # kept from collection
+        # keeps the programs from garbage collection
+        self._starts: list[AbstractAsyncContextManager[LedgerTopics]] = []
 
     def topics(self, *places: str, **more: Any) -> AbstractAsyncContextManager[LedgerTopics]:
-        """A program that has topics."""
+        """Start a program that opens topics."""
         chosen = {"bookie": BOOKIE, "env": VirtualEnv(len(self._starts) + 1), **more}
         made = open_topics(*(places or ("/data",)), store=self.store, disk=self.disk, **chosen)
         self._starts.append(made)
         return made
 
     def die(self) -> None:
-        """The program that runs is killed, and the power goes."""
+        """Kill the running program, and cut the power."""
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         self.disk.crash()
 
 
 def values(messages: list[LedgerMessage]) -> list[str]:
-    """Values as text."""
+    """Return the values as text."""
     return [message.value.decode() for message in messages]

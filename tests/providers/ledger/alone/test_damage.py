@@ -1,4 +1,5 @@
-"""Topics in a directory with damage: what is whole goes on, and the rest says where it is."""
+"""Topics in a damaged directory. Undamaged topics work, and the errors of the others name the
+place."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ async def fill(topic: LedgerTopic, rounds: int = 5) -> None:
 
 
 def damage(machine: Machine, ledger: int, entry: int) -> tuple[str, int]:
-    """Flip a bit of the only copy of an entry; where that was."""
+    """Flip a bit of the only copy of an entry, and return the file and offset."""
     for of, number, file, offset in copies_at(machine.disk, "/data/bookie"):
         if (of, number) == (ledger, entry):
             machine.disk.flip_bit(file, offset + HEAD_BYTES, 1)
@@ -87,7 +88,7 @@ async def test_a_partition_is_opened_later_once_its_damage_is_mended() -> None:
         topic = await topics.topic("orders")
         assert len(topic.unavailable) == 1
         billing = await topic.subscribe("billing")
-        machine.disk.flip_bit(file, offset + HEAD_BYTES, 1)  # the file is as it was
+        machine.disk.flip_bit(file, offset + HEAD_BYTES, 1)  # repairs the file
         found: list[str] = []
         async with asyncio.timeout(120.0):
             async for batch in billing:
@@ -120,7 +121,7 @@ async def test_a_topic_of_one_partition_with_damage_is_refused_at_once() -> None
 
 @virtually
 async def test_after_a_crash_a_damaged_entry_costs_no_wait() -> None:
-    """The ledger has no end yet: its recovery asks the only bookie once."""
+    """The ledger is still open after the crash. Its recovery asks the only bookie once."""
     machine = Machine()
     context = machine.topics()
     topics = await context.__aenter__()

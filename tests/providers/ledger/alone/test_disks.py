@@ -1,4 +1,4 @@
-"""Topics over several disks, of which one does not answer when they are opened."""
+"""Topics over several disks when one of them does not answer at the opening."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Machine:
         return open_topics(*NAMES, store=self.store, disk=self.disks, **chosen)
 
     def copies(self, word: str) -> int:
-        """On how many disks a value is."""
+        """Count the disks that have a copy of a value."""
         return sum(
             word.encode() in b"".join(disk.copy_of("/").values())
             for disk in self.disks.all.values()
@@ -71,7 +71,7 @@ async def test_with_two_of_three_disks_topics_open_and_the_third_heals(
         assert len(await all_of(orders, 20)) == 20
         assert machine.copies("m015") == 2
         machine.disks.away = set()
-        await asyncio.sleep(200)  # it is opened again, and what it lacks is copied
+        await asyncio.sleep(200)  # the disk is opened again, and missing entries are copied to it
         assert all(machine.copies(f"m{number:03}") == 3 for number in range(1, 21))
         await produce(orders, range(21, 31))
         await asyncio.sleep(1)
@@ -112,7 +112,7 @@ async def test_with_one_of_three_it_is_said_what_is_missing_for_what() -> None:
     assert "/a/bookie cannot be used: OSError" in text and "/c/bookie" in text
     assert "topic 'orders/0' stores on 2 directories (ack_quorum), and 1 can be used" in text
     machine.disks.away = {"/c"}
-    async with machine.topics() as topics:  # nothing was left locked
+    async with machine.topics() as topics:  # the failed start left no locks
         assert len(await all_of(await topics.topic("orders"), 2)) == 2
 
 
@@ -183,7 +183,7 @@ async def test_two_refused_directories_of_three_are_named_with_what_lacks_them()
     assert "topic 'orders/0' stores on 2 directories (ack_quorum), and 1 can be used" in text
     for name in ("/a", "/b"):
         machine.disks.all[name].flip_bit(f"{name}/bookie/identity", 40)
-    async with machine.topics() as topics:  # nothing was left locked
+    async with machine.topics() as topics:  # the failed start left no locks
         assert len(await all_of(await topics.topic("orders"), 2)) == 2
 
 

@@ -1,4 +1,4 @@
-"""A full disk: what producers hear first, and how room comes back."""
+"""A full disk: the first error of producers, and how space becomes free again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.runtime import PublishUnknown, QueueUnavailable
 
 
 async def until_full(topic: LedgerTopic) -> Exception:
-    """Produce until it fails; the error."""
+    """Produce until an append fails, and return the error."""
     for _ in range(10_000):
         try:
             await topic.produce(None, b"x" * 8_000)
@@ -56,7 +56,7 @@ async def test_room_of_what_is_done_comes_back_at_once(caplog: pytest.LogCapture
         billing = await topic.subscribe("billing")
         for _ in range(40):
             await topic.produce(None, b"x" * 8_000)
-        await asyncio.sleep(70.0)  # the last round of collection is some time ago
+        await asyncio.sleep(70.0)  # time since the last round of collection
         for _ in range(40):
             await topic.produce(None, b"x" * 8_000)
         while batch := await billing.batch():

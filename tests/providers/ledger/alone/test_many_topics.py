@@ -1,4 +1,4 @@
-"""Many topics of one program, over a store whose writes take long."""
+"""Many topics of one program over a slow store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITE_S = 0.05
 
 
 class FarStore(MemoryStateStore):
-    """Each write takes a while; writes that are under way at once do not wait for each other."""
+    """A store whose writes take a while. Concurrent writes do not wait for each other."""
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
         await asyncio.sleep(WRITE_S)

@@ -1,5 +1,5 @@
-"""One file of the store comes back from an older copy: topics on real bookies lose nothing in
-silence."""
+"""One file of the store is restored from an older copy. Topics on real bookies lose no message
+silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows_of(store: MemoryStateStore) -> Rows:
 
 
 def put_back(store: MemoryStateStore, old: Rows, file: int) -> bool:
-    """Put the rows of one file back; was anything else there?"""
+    """Put the rows of one file back, and return whether they differ."""
     now = rows_of(store)
     keys = [key for key in now.keys() | old.keys() if file_index(key) == file]
     changed = [key for key in keys if now.get(key) != old.get(key)]
@@ -36,8 +36,10 @@ def put_back(store: MemoryStateStore, old: Rows, file: int) -> bool:
 
 
 class Program:
-    """What one run of a program stores, and what it finds of before. `stored`: values by topic and
-    number."""
+    """The messages that one run of a program stores, and its checks of earlier messages.
+
+    `stored` holds the values by topic and number.
+    """
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[int, bytes]] = {name: {} for name in TOPICS}
@@ -54,7 +56,7 @@ class Program:
             known[position.number] = value
 
     async def consume(self, topics: LedgerTopics, name: str) -> None:
-        """All that was stored, and not acknowledged."""
+        """Check that the topic delivers every stored value that was not acknowledged."""
         topic = await topics.topic(name)
         billing = await topic.subscribe("billing")
         found: dict[int, bytes] = {}
@@ -79,7 +81,7 @@ class Program:
 
 
 async def past(machine: Machine) -> tuple[Program, list[Rows]]:
-    """Programs that have run, and the store as it was meanwhile."""
+    """Run two programs, and return copies of the store from the time between."""
     program, copies = Program(), [dict[str, bytes]()]
     for run in ("first", "second"):
         topics = await machine.topics().__aenter__()
@@ -133,7 +135,7 @@ async def test_numbers_of_ledgers_are_not_given_again_after_all_files_came_from_
     await Program().produce(topics, "orders", "before")
     backup = rows_of(machine.store)
     lost = Program()
-    for at in range(40):  # more than a block of numbers
+    for at in range(40):  # more ledgers than a block of numbers
         topic = await topics.topic("refunds", ledger_entries_max=1)
         await topic.produce(None, b"%d" % at)
     machine.die()

@@ -1,4 +1,5 @@
-"""One SQLite file of rows comes from an older backup: the cure of the guide brings all back."""
+"""One SQLite file of rows is restored from an older backup. The guide's repair brings all rows
+back."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ async def all_of(place: Path) -> list[str]:
 
 
 def take_back(older: Path, newer: Path, key: str) -> bool:
-    """The version of a row that the newer file has, or none; does that change anything?"""
+    """Copy a row from the newer file, or delete it if that file lacks it. Return whether it
+    changed.
+    """
     connection = sqlite3.connect(older)
     connection.execute("ATTACH ? AS newer", (f"{newer}",))
     find = "SELECT data FROM {}rows WHERE key = ?"

@@ -1,4 +1,4 @@
-"""Topics without a silo, in virtual time, on a disk that forgets what was not synced."""
+"""Topics without a silo, in virtual time, on a disk that forgets data that was not synced."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def test_a_flush_stores_every_partition_also_if_that_of_one_fails(fails: i
     topics = await machine.topics().__aenter__()
     orders = await topics.topic("orders", partitions=3)
     for _ in range(4 * 3):
-        await orders.produce(None, b"m")  # partitions take turns
+        await orders.produce(None, b"m")  # partitions are used in turn
     billing = await orders.subscribe("billing")
     for partition in range(3):
         billing.acknowledge_upto(Position(partition, 2))
@@ -205,7 +205,7 @@ async def test_a_flush_stores_every_partition_also_if_that_of_one_fails(fails: i
 
 
 def copied(store: FailingStore) -> FailingStore:
-    """The same rows, in a store that does not fail."""
+    """Copy the rows into a store that does not fail."""
     made = FailingStore()
     for key, row in store.range("", "", 10_000):
         made.put(key, row.data, None, 0)
@@ -438,7 +438,7 @@ async def test_with_three_directories_one_may_be_lost() -> None:
         assert values(await orders.read(Position(0, 1))) == [f"m{n}" for n in range(1, 11)]
         assert await orders.produce(None, b"m11") == Position(0, 11)
         await asyncio.sleep(300)
-    for place in ("/a/bookie", "/c/bookie"):  # what was lost is there again
+    for place in ("/a/bookie", "/c/bookie"):  # the emptied directory has its copies again
         machine.disk.restore(place, {})
     async with machine.topics("/a", "/b", "/c") as topics:
         orders = await topics.topic("orders")

@@ -31,14 +31,14 @@ SMALL = BookieOptions(
 
 
 def entry(ledger: int, number: int, size: int = 10, confirmed: int | None = None) -> bytes:
-    """An entry whose payload follows from its number."""
+    """Make an entry whose payload follows from its number."""
     payload = Random(f"{ledger}/{number}").randbytes(size)
     before = number - 1 if confirmed is None else confirmed
     return pack(EntryHeader(ledger, number, before, -1, (number + 1) * size, size), payload)
 
 
 class Looked(dict[int, int]):
-    """Counts what is looked up."""
+    """Counts its lookups."""
 
     looks = 0
 
@@ -63,7 +63,7 @@ async def opened(
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """Run a coroutine in virtual time; tasks that are left over are cancelled."""
+    """Run a coroutine in virtual time, and cancel the tasks that it leaves."""
     loop = SimLoop()
     asyncio.set_event_loop(loop)
     try:

@@ -16,7 +16,7 @@ SEED = 77
 
 
 class Content:
-    """A file that has these frames, and ends with the last; of sectors at `bad` nothing is read."""
+    """A file that consists of these frames. Reads of the sectors in `bad` fail."""
 
     def __init__(self, *frames: bytes, bad: Sequence[int] = ()) -> None:
         self.data = bytearray(bytes(FRAMES_START) + b"".join(frames))
@@ -36,7 +36,7 @@ class Content:
 
 
 class Journal:
-    """Makes frames that follow each other, whichever segment they are put in."""
+    """Makes consecutive frames, which may go to different segments."""
 
     def __init__(self, sequence: int = 0, check: int = 0) -> None:
         self.sequence, self.check = sequence, check
@@ -45,17 +45,17 @@ class Journal:
         return b"".join(self.made(*records).parts)
 
     def made(self, *records: JournalRecord) -> Frame:
-        """The next frame, with where its bodies begin."""
+        """Make the next frame, with the offsets of its bodies."""
         self.sequence += 1
         frame = frame_of(SEED, self.sequence, self.check, records)
         self.check = frame.check
         return frame
 
     def frames(self, count: int) -> list[bytes]:
-        """Each with an entry of ledger 1, numbered from 0 on."""
+        """Make frames with one entry each of ledger 1, numbered from 0."""
         return [self.frame(put(1, number)) for number in range(count)]
 
 
 def put(ledger: int, number: int) -> JournalRecord:
-    """An entry, of which all before is confirmed."""
+    """Make the record of an entry that says that all earlier entries are confirmed."""
     return JournalRecord(RecordKind.ENTRY, ledger, number, entry(ledger, number))

@@ -1,4 +1,4 @@
-"""What one bookie promises: adds, fences, reads and watches. Rows S02, S03, S06, S07, S15."""
+"""The promises of one bookie: adds, fences, reads and watches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millstream.runtime.testing import SimDisk
 
 
 async def again(bookie: Bookie, disk: SimDisk, crash: bool = True) -> Bookie:
-    """Start it anew."""
+    """Restart the bookie, after a crash or a clean stop."""
     if crash:
         disk.crash()
         bookie.stop(RuntimeError("the power went"))
@@ -94,7 +94,9 @@ def test_a_fence_refuses_lower_terms_and_takes_its_own_and_higher_ones() -> None
 
 
 def test_nothing_is_acknowledged_or_answered_to_a_fence_before_the_sync() -> None:
-    """Also what is denied: 4.7. Adds that were under way before a fence are read behind it."""
+    """An answer that denies entries also waits. A read that fences returns the adds that were
+    already under way.
+    """
 
     async def main() -> None:
         disk = new_disk()
@@ -133,8 +135,9 @@ def test_a_fence_counts_from_when_it_was_asked_for() -> None:
 
 
 def test_a_fence_again_waits_for_what_its_own_recovery_has_added() -> None:
-    """The second attempt in a term reads what the first one wrote back, and must find all of it
-    after a power failure, too."""
+    """A second attempt in the same term reads entries that the first attempt wrote back. It must
+    find all of them after a power failure, too.
+    """
 
     async def main() -> None:
         disk = new_disk()
@@ -274,14 +277,15 @@ def test_an_entry_larger_than_a_frame_or_as_large_as_a_segment_may_be_is_stored(
 
 
 def test_the_end_of_a_crashed_bookie_is_written_again_before_it_answers() -> None:
-    """Its last frame may be in the cache alone; without an acknowledgement it may be lost, but once
-    it was shown it stays, whatever becomes of the cache."""
+    """After a crash, the last frame may be in the system's cache only. An entry without an
+    acknowledgement may be lost, but an entry that was once shown must stay.
+    """
 
     async def main(seed: int) -> int:
         disk = new_disk(seed)
         bookie = await opened(disk)
         await bookie.add(0, [entry(1, 0)])
-        disk.fail_sync()  # which may leave what it should have written in the cache
+        disk.fail_sync()  # a failed sync may leave its data in the cache
         with pytest.raises(BookieAway):
             await bookie.add(0, [entry(1, 1)])
         await bookie.aclose()
@@ -338,8 +342,8 @@ def test_a_watch_ends_when_more_is_confirmed_at_a_fence_and_after_its_time() -> 
         await asyncio.sleep(0)
         await bookie.fence(1, 4)
         assert await watch == 2 and loop.time() < begin_s + 10
-        await bookie.tell(1, 3, 7)  # of an old writer
-        await bookie.tell(9, 3, 7)  # of a ledger that is not here
+        await bookie.tell(1, 3, 7)  # from an old writer
+        await bookie.tell(9, 3, 7)  # for an unknown ledger
         assert (await bookie.read(1, 0, 1, 1)).confirmed == 2
         assert bookie.figures().watches == 0
 
@@ -351,10 +355,10 @@ def test_who_knows_more_than_a_bookie_that_lags_is_not_woken_by_what_it_knows() 
         bookie = await opened(new_disk())
         loop = asyncio.get_running_loop()
         await bookie.add(0, [entry(1, 0), entry(1, 1)])
-        ahead = asyncio.ensure_future(bookie.watch(1, 3, 9.0))  # another bookie has said 3
+        ahead = asyncio.ensure_future(bookie.watch(1, 3, 9.0))  # another bookie has confirmed 3
         behind = asyncio.ensure_future(bookie.watch(1, 1, 9.0))
         await asyncio.sleep(0.1)
-        for number in (2, 3):  # entry 3 says that 2 is confirmed
+        for number in (2, 3):  # entry 3 says that entry 2 is confirmed
             await bookie.add(0, [entry(1, number)])
         assert await behind == 2
         await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A bookie that runs reads its segments, and finds the damage in them."""
+"""A running bookie reads its segments, and finds the damage in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.runtime.testing import SimDisk
 
 
 async def checked(bookie: Bookie, segment: int) -> tuple[list[tuple[int, int]], bool, int]:
-    """Damaged entries, whether the segment is faulty, and the bytes that were read."""
+    """Return the damaged entries, whether the segment is faulty, and the number of bytes read."""
     check = await bookie.check(segment)
     try:
         damaged, size_bytes = list[tuple[int, int]](), 0
@@ -91,7 +91,7 @@ def test_where_a_frame_is_lost_its_entries_are_read_one_by_one() -> None:
         file, offset = bookie.where(1, 2)
         start = offset // 512 * 512
         *_, whole = await checked(bookie, 1)
-        disk.flip_bit(file, start + 20)  # the head of the frame
+        disk.flip_bit(file, start + 20)  # in the head of the frame
         damaged, is_faulty, size_bytes = await checked(bookie, 1)
         assert damaged == [] and is_faulty
         assert whole - size_bytes == 1_024 - len(entry(1, 2, 900)), "the entry, not its frame"

@@ -1,4 +1,4 @@
-"""What goes when. Rows S04, S07, S09, S10; 4.18 (j); I23, I24."""
+"""The collection of a bookie: which entries and segments are deleted, and when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gone(*ledgers: int) -> Callable[[int], Awaitable[bool]]:
 
 
 async def filled(disk: SimDisk, ledgers: int = 4, entries: int = 12) -> Bookie:
-    """Ledgers that share some segments."""
+    """Fill a bookie with ledgers that share segments."""
     bookie = await opened(disk)
     for number in range(entries):
         for ledger in range(1, ledgers + 1):
@@ -35,7 +35,7 @@ async def filled(disk: SimDisk, ledgers: int = 4, entries: int = 12) -> Bookie:
 
 
 async def mixed(disk: SimDisk, options: BookieOptions = SMALL) -> Bookie:
-    """Of 40 entries each eighth is of ledger 1, and the others of ledger 2."""
+    """Add 40 entries. Every eighth is of ledger 1, and the others are of ledger 2."""
     bookie = await opened(disk, options)
     for number in range(40):
         await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
@@ -140,7 +140,7 @@ def test_what_little_is_left_of_a_segment_moves_and_is_read_as_before() -> None:
 
 
 def test_what_short_lives_have_left_moves_together() -> None:
-    """Each start begins a segment, for which room is allocated."""
+    """Each start begins a segment and allocates its space."""
 
     async def main() -> None:
         disk = new_disk()
@@ -161,7 +161,7 @@ def test_what_short_lives_have_left_moves_together() -> None:
 
 
 def test_a_segment_with_a_damaged_entry_stays() -> None:
-    """Else nobody would know that the entry was there, and it would be denied."""
+    """Without the segment, nobody would know about the entry, and the bookie would deny it."""
 
     async def main() -> None:
         disk = new_disk()
@@ -199,7 +199,7 @@ def test_tombstones_below_the_oldest_ledger_are_one() -> None:
 def test_reads_go_on_while_segments_are_compacted_and_removed() -> None:
     async def main() -> None:
         disk = new_disk()
-        bookie = await mixed(disk, replace(SMALL, cache_bytes=1))  # so all is read from the disk
+        bookie = await mixed(disk, replace(SMALL, cache_bytes=1))  # all reads come from the disk
         collecting = asyncio.ensure_future(bookie.collect(gone(2)))
         await asyncio.sleep(0)
         assert await bookie.collect(gone(2)) == (0, 0, 0), "one round at a time"
@@ -216,7 +216,7 @@ def test_reads_go_on_while_segments_are_compacted_and_removed() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_crash_at_any_step_of_a_round_loses_nothing(seed: int) -> None:
-    """The power goes after each number of changes of the disk."""
+    """Cut the power after a given number of changes of the disk."""
 
     async def main() -> None:
         disk = new_disk(seed)
@@ -259,7 +259,7 @@ def test_what_others_have_is_dropped_and_can_come_back(crash: bool) -> None:
         assert (await bookie.read(1, 0, 1, 1)).missing is Missing.UNKNOWN
         await bookie.add(3, [entry(2, number, 900) for number in range(4, 6)])
         for _ in range(2):
-            found = await bookie.read(2, 4, 2, 9_999)  # after a start there may be more again
+            found = await bookie.read(2, 4, 2, 9_999)  # a start may bring further entries back
             assert found.entries == (entry(2, 4, 900), entry(2, 5, 900))
             for ledger in (1, 2, 3):
                 found = await bookie.read(ledger, 30, 1, 1)
@@ -283,7 +283,7 @@ def test_what_comes_while_it_is_asked_for_stays() -> None:
         bookie = await filled(new_disk())
 
         async def is_elsewhere(ledger: int) -> bool:
-            if ledger == 2:  # the answer was true as it was asked, and then it is copied back
+            if ledger == 2:  # the answer was true when asked, but then the ledger is copied back
                 await bookie.add(0, [entry(2, 3, 900)])
             return ledger in (1, 2)
 
@@ -371,7 +371,7 @@ def test_on_a_full_disk_empty_segments_go_first_and_others_are_compacted_if_ther
             with pytest.raises(BookieReadOnly, match="no space"):
                 await bookie.collect(gone(2, 3))
             assert bookie.segments() == before and bookie.state is BookieState.READ_ONLY
-        disk.fill_up(6_000)  # for tombstones and the list of segments, and not for entries
+        disk.fill_up(6_000)  # enough for tombstones and the list of segments, but not for entries
         collected = await bookie.collect(gone(2, 3))
         assert (collected.moved_bytes > 20_000) == (empty > 0)
         assert (len(bookie.segments()) < 8) == (empty > 0)
@@ -386,7 +386,9 @@ def test_on_a_full_disk_empty_segments_go_first_and_others_are_compacted_if_ther
 
 
 def test_a_ledger_is_deleted_from_when_its_tombstone_was_asked_for() -> None:
-    """Until it is durable nothing is added to the ledger, and nothing of it is denied."""
+    """Until the tombstone is durable, the bookie neither adds to the ledger nor denies its
+    entries.
+    """
 
     async def main() -> None:
         disk = new_disk()

@@ -1,8 +1,8 @@
-"""Whenever the power goes, what was acknowledged is there, and nothing of it is ever denied.
+"""After any power failure, a bookie has all acknowledged entries and never denies one of them.
 
-A random history runs against a dictionary: adds in flight, fences, deletions, clean and unclean
-restarts, with the power cut after any number of changes of the disk, also while a bookie starts.
-Rows S02, S04, S05, S07, S09; invariants I11, I12, I13, I20, I23, I24.
+A random history is compared with a dictionary. It has concurrent adds, fences, deletions, and clean
+and unclean restarts. The power fails after any number of changes of the disk, also while a bookie
+starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZES = (0, 10, 300, 900, 3_000)
 
 
 class History:
-    """One bookie's life, and what it may and must answer."""
+    """The history of one bookie, with the answers that it may and must give."""
 
     def __init__(self, seed: int, disk: Disk | None = None) -> None:
         self.collects = seed % 2 == 1
@@ -39,12 +39,13 @@ class History:
         self.disk: Disk = disk or self.sim
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.next = dict.fromkeys(LEDGERS, 0)
-        self.fences: dict[int, int] = {}  # answered
-        self.asked: dict[int, int] = {}  # answered or not
-        self.denied: dict[tuple[int, int], int] = {}  # in this term, after a fence
+        self.fences: dict[int, int] = {}  # answered fences
+        self.asked: dict[int, int] = {}  # requested fences, answered or not
+        # the term of a fenced read that denied the entry
+        self.denied: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()
         self.crashes = self.found = 0
-        self.collected = [0, 0, 0]  # ledgers, segments, bytes that were moved
+        self.collected = [0, 0, 0]  # ledgers, segments, moved bytes
 
     async def run(self, lives: int = 6) -> None:
         for _ in range(lives):
@@ -55,7 +56,7 @@ class History:
             self.sim.keep_power()
         bookie = None
         while bookie is None:
-            with suppress(OSError):  # of syncs that were to fail
+            with suppress(OSError):  # from syncs that were planned to fail
                 bookie = await opened(self.disk)
         await self.check(bookie)
 
@@ -75,7 +76,7 @@ class History:
         self.sim.make_room()
 
     async def write(self, bookie: Bookie, ledger: int) -> None:
-        """Add entries, several calls in flight, in the term of the last fence that was asked."""
+        """Add entries in several concurrent calls, in the term of the last requested fence."""
         term = self.asked.get(ledger, 0) + self.rng.choice((0, 1))
         for _ in range(self.rng.randrange(12)):
             calls = [self.add(bookie, ledger, term) for _ in range(self.rng.randrange(1, 5))]
@@ -86,7 +87,7 @@ class History:
         first = self.next[ledger]
         count = self.rng.randrange(1, 4)
         if self.rng.random() < 0.1:
-            first = max(0, first - 2)  # again
+            first = max(0, first - 2)  # add the same entries again
         else:
             self.next[ledger] += count + self.rng.choice((0, 0, 2))
         numbers = range(first, first + count)
@@ -104,7 +105,7 @@ class History:
         for _ in range(self.rng.randrange(6)):
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.003)))
             if self.rng.random() < 0.05:
-                self.sim.fail_sync()  # which stops the bookie
+                self.sim.fail_sync()  # stops the bookie
             if self.rng.random() < 0.05:
                 self.sim.fill_up(self.rng.choice((0, 3_000, 20_000)))
             elif self.rng.random() < 0.2:
@@ -131,7 +132,7 @@ class History:
         self.fences[ledger] = max(term, self.fences.get(ledger, 0))
 
     async def read(self, bookie: Bookie, ledger: int) -> None:
-        """Read as a recovery does: what is denied then, no older writer may get in."""
+        """Read as a recovery does. No older writer may add an entry that this read denied."""
         term = self.asked[ledger] = self.asked.get(ledger, 0) + 1
         first = self.rng.randrange(self.next[ledger] + 2)
         found = await bookie.read(ledger, first, 3, 4_000, term)
@@ -152,7 +153,9 @@ class History:
         ]
 
     async def check(self, bookie: Bookie) -> None:
-        """Everything that was acknowledged is there, as it was; fences hold."""
+        """Check that every acknowledged entry is unchanged, and that fences still refuse old
+        writers.
+        """
         for ledger in LEDGERS:
             if ledger in self.gone:
                 continue
@@ -162,7 +165,7 @@ class History:
                 if want is not None:
                     assert found.entries == (want,), (ledger, number, found.missing)
                     self.found += 1
-                elif found.entries:  # not acknowledged, but sent
+                elif found.entries:  # sent, but not acknowledged
                     assert found.entries[0] == entry(ledger, number, SIZES[number % len(SIZES)])
                 else:
                     assert found.missing is Missing.ABSENT, (ledger, number)
@@ -187,7 +190,7 @@ def test_what_was_acknowledged_is_there_whenever_the_power_goes(block: int) -> N
 
 
 class HastyThread:
-    """Says that it is durable when it is written."""
+    """A thread that reports writes as durable before the sync."""
 
     def __init__(self, thread: DiskThread) -> None:
         self._thread = thread
@@ -202,7 +205,7 @@ class HastyThread:
 
 
 class HastyDisk:
-    """A disk whose threads acknowledge before the sync."""
+    """A disk whose threads acknowledge writes before the sync."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk

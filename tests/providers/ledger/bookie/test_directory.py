@@ -1,4 +1,4 @@
-"""Whose a directory is, and what must be in it. Rows S14, S15, S08; I13 for restored copies."""
+"""The owner of a directory, its required files, and directories restored from older copies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IDENTITY = f"{PATH}/identity"
 
 
 async def used(disk: SimDisk, segments: int = 3) -> None:
-    """A directory with some segments, that was closed."""
+    """Make a directory with some segments, and close it."""
     bookie = await opened(disk)
     for number in range(segments):
         await bookie.add(0, [entry(1, 2 * number, 8_000), entry(1, 2 * number + 1, 100)])
@@ -209,8 +209,9 @@ def test_a_directory_that_is_as_far_as_it_was_recorded_is_sure() -> None:
 def test_a_directory_that_was_restored_from_an_older_copy_denies_nothing_that_it_had(
     clean: bool,
 ) -> None:
-    """Ledgers below the bound: what is there is given, fenced ones stay so, a recovery may write.
-    Those above are as if nothing had been."""
+    """For ledgers below the bound, existing entries are returned, fences stay, and recoveries may
+    write. Ledgers above the bound work as in a new directory.
+    """
 
     async def main() -> None:
         disk = new_disk()
@@ -288,7 +289,7 @@ def test_files_that_are_removed_while_it_runs_stop_it(name: str) -> None:
             await bookie.add(0, [entry(1, number, 8_000)])
         assert bookie.figures().segments == 2
         disk.unlink(f"{PATH}/{name}")
-        if name.startswith(f"{2:016d}"):  # the one that is written: nothing goes into it
+        if name.startswith(f"{2:016d}"):  # no entry goes into the removed current segment
             with pytest.raises(BookieAway, match="removed while it was in use"):
                 await bookie.add(0, [entry(1, 3)])
         await asyncio.sleep(SMALL.watch_s + 0.1)

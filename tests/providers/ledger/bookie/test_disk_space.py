@@ -1,5 +1,5 @@
-"""A disk that fills up: read-only, with fences and recoveries, and writable again by itself.
-Rows S12, S13; I25."""
+"""A disk that fills up. The bookie becomes read-only, still accepts fences and recoveries, and
+becomes writable again by itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_below_the_reserve_only_fences_and_recoveries_are_written() -> None:
 
 @pytest.mark.parametrize("free_bytes", [0, 300, 600, 2_000, 4_095, 4_096, 5_000, 9_000])
 def test_a_disk_that_is_full_at_once_loses_nothing(free_bytes: int) -> None:
-    """Writes that find no room fail, whatever part of them there was room for; the rest goes on."""
+    """A write fails even if part of its data still has space. Other requests continue."""
 
     async def main() -> None:
         disk = new_disk()
@@ -107,7 +107,7 @@ def test_a_fence_that_found_no_room_is_not_taken_for_durable() -> None:
 
 
 async def test_a_limit_of_files_leaves_room_in_other_files(tmp_path: Path) -> None:
-    """As `RLIMIT_FSIZE` does: a file that cannot grow is followed by another one."""
+    """A file that cannot grow is followed by another one, as under `RLIMIT_FSIZE`."""
     options = replace(SMALL, segment_bytes=1 << 24, allocate_bytes=65_536, entry_bytes_max=1 << 16)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     path = str(tmp_path / "bookie")

@@ -1,4 +1,4 @@
-"""What a bookie's files look like: what was written comes back, and nothing else passes."""
+"""The format of a bookie's files: written data is read back, and damaged data is refused."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_frame_of_another_segment_is_none() -> None:
 
 
 def test_a_small_frame_is_one_piece_and_large_bodies_are_not_copied() -> None:
-    for size in (JOINED_MAX_BYTES - 64, JOINED_MAX_BYTES - 63):  # with the front: 64 bytes
+    for size in (JOINED_MAX_BYTES - 64, JOINED_MAX_BYTES - 63):  # with the front, 64 bytes more
         body = bytes(size)
         frame = frame_of(SEED, 1, 0, [JournalRecord(RecordKind.ENTRY, 1, 2, body)])
         is_joined = frame.length == JOINED_MAX_BYTES
@@ -269,7 +269,7 @@ def test_an_index_knows_what_each_segment_still_has(
 def test_a_segments_index_file_brings_back_what_was_put(
     first: list[tuple[int, int, int, int]], second: list[tuple[int, int, int, int]]
 ) -> None:
-    """Two segments, of which the second has some entries of the first again."""
+    """The second segment repeats some entries of the first."""
     direct, loaded = Index(), Index()
     for segment, puts in ((1, first), (2, second)):
         tail = SegmentTail(segment)
@@ -427,7 +427,7 @@ def test_places_are_little_endian_on_a_big_endian_machine_too(
 
 
 def test_a_segment_never_has_less_than_no_bytes() -> None:
-    """Sizes are estimates, so more may be taken away than was put."""
+    """Sizes are estimates, so more may be subtracted than was added."""
     use = Use(2, 100)
     use.take(1, 150)
     assert (use.entries, use.size_bytes) == (1, 0)

@@ -1,4 +1,4 @@
-"""What a bookie knows after it has looked at its segments: the core alone, frame by frame."""
+"""The state of a bookie after it has read its segments: the core alone, frame by frame."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Segment = Content | Sealed
 
 
 def loaded(*segments: Segment, first: int = 1, durable: int = 0) -> LoadedDirectory:
-    """All of a directory, whose segments are numbered from `first` on."""
+    """Load a directory whose segments are numbered from `first`."""
     loader = Loader("d", durable)
     for number, segment in enumerate(segments, first):
         if isinstance(segment, Sealed):
@@ -35,7 +35,7 @@ def loaded(*segments: Segment, first: int = 1, durable: int = 0) -> LoadedDirect
 
 
 def sealed(content: Content, number: int = 1) -> Sealed:
-    """The index file of a segment that another follows."""
+    """Make the index file of a segment that is not the last."""
     journal = Journal(99, 99)
     found = loaded(content, Content(*journal.frames(1)), first=number).unsealed[0]
     assert found.segment == number
@@ -104,7 +104,7 @@ def test_a_last_frame_that_is_damaged_is_torn_unless_it_was_durable(
     journal = Journal()
     one, two = journal.frames(2)
     content = Content(one, two)
-    content.data[-SECTOR_BYTES + 100] ^= 1  # in its body
+    content.data[-SECTOR_BYTES + 100] ^= 1  # in the frame's body
     found = loaded(content, durable=durable)
     assert found.carried == ()
     assert (found.sequence, found.seen) == ((2, 2) if is_kept else (1, 1))
@@ -176,7 +176,7 @@ def test_ledgers_that_were_deleted_are_not_there() -> None:
     assert found.index.segments[1].entries == 2
 
 
-# -- what is empty or cannot be read
+# -- empty or unreadable segments
 
 
 def test_a_segment_without_frames_is_empty_whether_it_has_an_index_file_or_not() -> None:
@@ -267,7 +267,9 @@ def test_all_of_a_segment_is_believed_when_another_frame_follows() -> None:
 
 
 def test_a_frame_that_was_written_again_counts_once() -> None:
-    """In a new segment: the first copy was perhaps in the system's cache alone."""
+    """The copy is in a new segment, because the first one was perhaps in the system's cache
+    only.
+    """
     journal = Journal()
     one = journal.frame(put(1, 0))
     check = journal.check

@@ -1,4 +1,4 @@
-"""Bookies of one process, as handles call them."""
+"""Bookies of one process, called as handles call them."""
 
 from __future__ import annotations
 

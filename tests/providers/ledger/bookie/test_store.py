@@ -1,4 +1,4 @@
-"""What a bookie knows of its disk: from when something counts, and what is durable."""
+"""The store of a bookie: when a change takes effect, and when it is durable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.providers.ledger.bookie.store import Store, within
 
 
 class Landed:
-    """A store of one segment, and frames that land in it."""
+    """A store of one segment, and the frames that were written to it."""
 
     def __init__(self) -> None:
         self.changed: list[tuple[int, int | None]] = []

@@ -1,6 +1,6 @@
-"""A torn end is told from damage before it, wherever the damage is. Rows S01, S17; I13, I21.
+"""A torn end of the journal is distinguished from damage before it, wherever the damage is.
 
-Three frames: a state, then entry 0 alone, then entries 1 and 2; one more entry, 3, is the end.
+There are three frames with entries: entry 0, then entries 1 and 2, then entry 3 as the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEGMENT = f"{PATH}/{1:016d}.seg"
 
 
 async def written(disk: SimDisk) -> dict[int, int]:
-    """Write the frames, and lose the power; the offset of each entry's frame."""
+    """Write the frames, cut the power, and return the offset of each entry's frame."""
     bookie = await opened(disk)
     offsets = dict[int, int]()
     for numbers in ((0,), (1, 2), (3,)):
@@ -31,7 +31,7 @@ async def written(disk: SimDisk) -> dict[int, int]:
 
 
 async def answers(bookie: Bookie, ledger: int = 1) -> list[str]:
-    """What it says of each entry."""
+    """Return the bookie's answer for each entry."""
     found = []
     for number in range(5):
         read = await bookie.read(ledger, number, 1, 1)
@@ -51,7 +51,7 @@ def test_an_end_that_is_torn_was_never_there(at: int) -> None:
         disk = new_disk()
         offsets = await written(disk)
         disk.flip_bit(SEGMENT, offsets[3] + at)
-        for _ in range(3):  # and stays so
+        for _ in range(3):  # later starts give the same answers
             bookie = await opened(disk)
             assert await answers(bookie) == ["have"] * 3 + ["absent"] * 2
             assert bookie.figures().doubt_below == 0
@@ -68,7 +68,7 @@ def test_a_damaged_frame_with_others_behind_it_puts_all_in_doubt(at: int) -> Non
         disk = new_disk()
         offsets = await written(disk)
         disk.flip_bit(SEGMENT, offsets[0] + at)
-        for _ in range(3):  # and for ever
+        for _ in range(3):  # later starts give the same answers
             bookie = await opened(disk)
             assert await answers(bookie) == ["unknown", "have", "have", "have", "unknown"]
             assert (await bookie.read(7, 0, 1, 1)).missing is Missing.UNKNOWN
@@ -89,7 +89,7 @@ def test_a_damaged_entry_in_a_whole_frame_is_unknown_alone(at: int) -> None:
         bookie = await opened(disk)
         assert await answers(bookie) == ["unknown", "have", "have", "have", "absent"]
         assert bookie.figures().doubt_below == 0 and bookie.figures().damaged >= 1
-        await bookie.add(0, [entry(1, 0, 600)])  # whoever recovers it heals it
+        await bookie.add(0, [entry(1, 0, 600)])  # a recovery of the ledger writes the entry again
         assert (await answers(bookie))[0] == "have"
 
     on_loop(main)
@@ -125,7 +125,7 @@ def test_a_damaged_head_of_a_segment_loses_nothing(at: int) -> None:
 
 
 def test_an_end_that_was_surely_durable_is_not_taken_for_torn() -> None:
-    """After a clean stop the identity says how far the journal was durable."""
+    """After a clean stop, the identity file says how far the journal was durable."""
 
     async def main() -> None:
         disk = new_disk()
@@ -199,7 +199,7 @@ def test_an_end_that_the_metadata_know_is_not_taken_for_torn() -> None:
 
 
 def test_a_damaged_state_puts_all_in_doubt() -> None:
-    """Who knows what was fenced?"""
+    """The lost fences are unknown."""
 
     async def main() -> None:
         disk = new_disk()

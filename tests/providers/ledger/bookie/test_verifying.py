@@ -1,5 +1,5 @@
-"""Looking at a directory that nobody has: damage is told from what a crash leaves, and nothing is
-changed."""
+"""Verifying a directory that no process uses distinguishes damage from crashes, and changes
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Snapshot = Mapping[str, bytes]
 
 
 def filled(disk: SimDisk, closes: bool = True) -> None:
-    """A directory with three segments, closed in order or not."""
+    """Make a directory with three segments, closed cleanly or not."""
 
     async def main() -> None:
         bookie = await opened(disk)
@@ -44,7 +44,7 @@ def filled(disk: SimDisk, closes: bool = True) -> None:
 
 
 def looked(disk: SimDisk) -> Verified:
-    """What is found, and that nothing was changed by looking."""
+    """Verify the directory, and check that nothing has changed."""
     before = dict(disk.copy_of(PATH))
     try:
         return verify(disk, PATH)
@@ -62,7 +62,7 @@ def damaged(disk: SimDisk, name: str, change: Callable[[bytes], bytes]) -> None:
 
 
 def frames_of(disk: SimDisk, number: int) -> list[tuple[int, int]]:
-    """Where the frames of a segment begin and end."""
+    """The beginning and end of each frame of a segment."""
     file = disk.open(f"{PATH}/{segment_name(number)}", can_write=False)
     return [
         (one.offset, one.offset + one.front.length) for one in Walk(file, seed_of(FRESH, number))
@@ -192,7 +192,7 @@ def filled_again(disk: SimDisk) -> None:
 
 
 def newer(data: bytes) -> bytes:
-    """The same in a format of a later version."""
+    """Return the same data in the format of a later version."""
     magic, _, reserved, size = HEAD.unpack_from(data)
     end = HEAD.size + size
     front = HEAD.pack(magic, FORMAT + 1, reserved, size) + data[HEAD.size : end]

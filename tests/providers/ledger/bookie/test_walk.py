@@ -1,4 +1,4 @@
-"""Which frames of a segment are found, and between which of them others were."""
+"""The walk over a segment: the frames that it finds, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.providers.ledger.bookie.form.walk import bytes_at
 
 
 def walked(*given: bytes) -> list[tuple[int, bool]]:
-    """Sequence, and whether something was lost before, of each frame that is found."""
+    """The sequence number of each frame that is found, and whether a frame before it is lost."""
     walk = Content(*given).walk()
     found = [(one.front.sequence, one.lost_before) for one in walk]
     assert not walk.has_unreadable
@@ -41,7 +41,7 @@ def test_a_copy_of_a_frame_is_not_found_again() -> None:
 
 
 def test_a_frame_is_found_if_its_front_is_whole() -> None:
-    """Bodies have checks of their own."""
+    """The bodies of a frame have their own checksums."""
     one, two = Journal().frames(2)
     front = front_bytes_of(two)
     assert walked(one, two[:front]) == [(1, False), (2, False)]

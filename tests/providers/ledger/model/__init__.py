@@ -1,40 +1,42 @@
-"""Every order in which the messages of one ledger can meet: the protocol's cores, explored.
+"""A model checker for one ledger: it explores every order in which the ledger's messages can meet.
 
-The cores are the real ones (`AppendCore`, `RecoveryCore`, the changes of the record); a bookie is
-what a bookie promises, the row store is one compare-and-set step. From one state every move is
-taken: a message is acted on, an answer arrives, somebody gives up waiting, a bookie goes, comes
-back, is restored from an older copy, an entry is damaged, another one takes the ledger over.
-States that were seen are not looked at again (`explorer`), every new one is judged (`judging`).
+The model runs the real cores: `AppendCore`, `RecoveryCore` and the changes of the record. A bookie
+is reduced to its promises, and the row store to one compare-and-set step. From a state, the
+explorer takes every possible move: a bookie acts on a message, an answer arrives, somebody stops
+waiting, a bookie fails, returns or is restored from an older copy, an entry is damaged, or another
+process takes the ledger over. `explorer` skips the states that it has seen, and `judging` checks
+every new state.
 
-    cores      the real cores by number: equal ones are one, a step of one is taken once
-    world      what a state is, and what bookies and rows make of a message
-    actors     a writer and those who recover, between cores and messages
-    moves      what can happen next
-    judging    what must hold in every state (spec/ledger.md 4.30 to 4.34, I1, I4 to I18)
-    explorer   breadth first, with the way to whatever does not hold
-    shapes     what is explored, and how long it takes
+    cores      the real cores by number: equal cores share a number, and each step runs once
+    world      a state, and the effect of messages on bookies and rows
+    actors     a writer and recoveries, between the cores and the messages
+    moves      the moves that are possible in a state
+    judging    the invariants that must hold in every state
+    explorer   breadth-first search, with the path to a violation
+    shapes     the explored configurations
 
-What bounds it, and why nothing is missed within the bounds:
+The exploration is bounded. Within its bounds it misses nothing, for these reasons:
 
-- Entries, appends, those who recover, and troubles have a number each (`Bounds`). One who recovers
-  makes one attempt: a second one of his is another one who recovers, while he does nothing more.
-- A lost message is one that is never acted on, and somebody who gave up waiting for it. It may
-  still be acted on later: that is a late one, or that of a zombie. So nothing is said to be lost.
-- A bookie that crashes is one that acts on nothing that is under way. What it had not on disk
-  nobody was told of: a bookie answers once it is durable, which the tests of the bookie show. So a
-  message is acted on in one step.
-- Symmetry: as long as no bookie was replaced, and every entry is on all places, places are alike:
-  states that differ by their order only are one. Every decision of the cores, and all that is
-  judged, is the same under it. With striping, and after a change, nothing is taken together.
-- One who recovers alone hears an answer as soon as it is given. Let it be given at A and heard at
-  B: were it given only at B, its bookie would not be fenced between the two, and could do all that
-  a fenced one can, and more; what it answers is the same, as nobody else writes in his term. With
-  two who recover, one could be fenced by the other in between, so answers are late there.
-- Once the ledger has an end, those who recover are let go of: `closed` refuses what they would
-  store, and what they write is more copies. The writer goes on.
-- An answer to somebody who has ended is dropped; what they sent is not.
+- `Bounds` limits the entries, appends, recoveries and faults. A recovery makes one attempt. A
+  second attempt counts as another recovery, while the first one does nothing more.
+- A lost message is a message on which no bookie ever acts, and whose sender stops waiting. The
+  bookie may still act on it later, which models late messages and those of zombie writers.
+- A crashed bookie acts on no message that is under way. Nobody knows of its data that was not on
+  disk, because a bookie answers only when the data is durable (the tests of the bookie check
+  this). So a bookie acts on a message in one step.
+- Symmetry: while no bookie was replaced and every entry is on all places, all places are alike.
+  States that differ only in the order of places are the same state, because the decisions of the
+  cores and the invariants are symmetric, too. With striping or after a replacement, the explorer
+  merges no states.
+- A lone recovery receives an answer as soon as the bookie gives it. Compare an answer given at
+  time A and received at B with one given only at B. In the second case the bookie is not fenced
+  between A and B and can do all that a fenced bookie can, and more. Its answer is the same,
+  because nobody else writes in the recovery's term. With two recoveries, one can fence the bookie
+  against the other in between, so answers arrive late there.
+- Once the ledger is closed, its recoveries end: `closed` refuses changes, and further writes only
+  add copies. The writer continues.
+- The model drops answers to an actor that has ended, but not the messages of that actor.
 
-What is left out, and said in the table: in shapes that are `prompt` all answers are heard as soon
-as they are given. Those show faults, and prove less. Larger numbers are for walks of chance
-(`tests/providers/ledger/protocol_world.py`).
+Shapes that are `prompt` deliver all answers at once. They find faults but prove less. Random walks
+cover larger numbers (`tests/providers/ledger/protocol_world.py`).
 """

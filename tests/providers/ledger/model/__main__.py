@@ -1,7 +1,7 @@
-"""`python -m tests.providers.ledger.model [quick|slow|long ...] [--states N]`: explore, and print.
+"""`python -m tests.providers.ledger.model [quick|slow|long ...] [--states N]`: explore the shapes.
 
-One line for each shape: its quorum, how many bookies are spare, what may happen how often, and how
-many states there are. Exit code 1: something does not hold; the way there is printed.
+It prints a line for each shape: the quorum, the number of spare bookies, the bounds and the number
+of states. With a violation the exit code is 1, and the path to the violation is printed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD = f"{'quorum':7} {'spare':>5}  {'what may happen':68} {COUNTS}"
 
 
 def line(shape: Shape, states_max: int) -> str:
-    """Explore one; raises Violation."""
+    """Explore a shape, and return its line. Raises Violation."""
     found = explore(shape, states_max)
     more = "" if found.is_whole else "  not all"
     counts = f"{found.states:8} {found.moves:9} {found.depth:5} {found.seconds:6.1f}"
@@ -27,7 +27,7 @@ def line(shape: Shape, states_max: int) -> str:
 
 
 def main() -> int:
-    """Explore the groups that are named, or all."""
+    """Explore the groups in the arguments, or all groups."""
     parser = argparse.ArgumentParser(prog="model")
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}; default: all")
     parser.add_argument("--states", type=int, default=STATES_MAX, help="stop there")

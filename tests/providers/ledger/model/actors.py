@@ -1,7 +1,8 @@
-"""A writer and those who recover its ledger, between their cores and the messages.
+"""A writer and the recoveries of its ledger, between their cores and the messages.
 
-Owns: `Model`, `Draft`, `Recovery`. They do what the drivers in `handle` do: send what a core wants
-sent, have a change of bookies written down before it counts, tell a core what was answered.
+Owns: `Model`, `Draft`, `Recovery`. They act as the drivers in `handle` do. They send the messages
+that a core wants, store a change of bookies before it takes effect, and give the answers to the
+core.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NOBODY = -1
 
 
 class Recovery(NamedTuple):
-    """One who recovers. `record`, `core`, `writer`: numbers, or NOBODY before there is one."""
+    """One recovery. `record`, `core` and `writer` are numbers, or NOBODY before they exist."""
 
     record: int = NOBODY
     core: int = NOBODY
@@ -62,7 +63,7 @@ def payload_of(entry: int) -> bytes:
 
 
 class Model:
-    """The values behind the numbers of states of one shape."""
+    """The values behind the numbers in the states of one shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -74,7 +75,7 @@ class Model:
         self.at = {name: number for number, name in enumerate(self.names)}
 
     def begin(self) -> State:
-        """An open ledger, nothing in it, nobody who recovers it."""
+        """Return the first state: an open, empty ledger that nobody recovers."""
         quorum = self.shape.quorum
         fragments = (Fragment(0, self.names[: quorum.ensemble]),)
         record = LedgerRecord(LEDGER, LedgerState.OPEN, quorum, FIRST_TERM, fragments)
@@ -91,7 +92,7 @@ class Model:
         )
 
     def is_prompt(self, who: int) -> bool:
-        """Do answers to somebody arrive as soon as they are given?"""
+        """Do answers to this actor arrive as soon as the bookie gives them?"""
         is_lone = who != WRITER and self.shape.bounds.recoveries == 1
         return is_lone or self.shape.is_prompt
 
@@ -103,7 +104,7 @@ class Model:
 
 
 class Draft:
-    """A state that is being changed by one move."""
+    """A state that one move is changing."""
 
     __slots__ = (
         "bookies",
@@ -138,7 +139,7 @@ class Draft:
         )
 
     def spend(self, what: Left) -> None:
-        """It may happen once less."""
+        """Count one use of a bounded event."""
         left = list(self.left)
         left[what] -= 1
         self.left = tuple(left)
@@ -153,7 +154,7 @@ class Draft:
         self.rows = self.mail.posted(self.rows, message)
 
     def store(self, after: LedgerRecord) -> None:
-        """The record is another one from now on."""
+        """Replace the record."""
         before = self.mail.records[self.record]
         judge_change(before, after)
         self.record = self.mail.records.of(after)
@@ -161,25 +162,25 @@ class Draft:
             self._drop_recoveries()
 
     def _drop_recoveries(self) -> None:
-        """Nobody can give it another end, and what they write can only be more copies."""
+        """End all recoveries. None of them can change the end, and their writes only add copies."""
         for who, number in enumerate(self.recoverers, 1):
             if self.model.recoveries[number].core != NOBODY:
                 self._end(who)
             self.network = [self.mail.dropped(group, who) for group in self.network]
 
     def leave(self, who: int) -> None:
-        """Somebody has ended: nobody waits for answers to them."""
+        """Mark that an actor has ended and awaits no more answers."""
         self.rows = self.mail.ended(self.rows, who)
         self.network = [self.mail.ended(group, who) for group in self.network]
 
     # --- the writer ---
 
     def write(self, event: str, *args: object) -> None:
-        """Something happens to the writer."""
+        """Let an event happen to the writer."""
         self.writer = self._appended(WRITER, self.writer, FIRST_TERM, event, *args)
 
     def _appended(self, who: int, core: int, term: int, event: str, *args: object) -> int:
-        """What an event makes of a core that appends, and what follows; its number then."""
+        """Apply an event to a core that appends, do its actions, and return its new number."""
         kept = self.model.appendings
         after, actions = kept.step(core, event, *args)
         for action in actions:
@@ -211,16 +212,16 @@ class Draft:
         self.tell_rows(Message(Kind.CHANGE, who, term=term, body=body))
 
     def close(self) -> None:
-        """The writer ends its ledger behind what is confirmed."""
+        """Let the writer close its ledger after the last confirmed entry."""
         core = self.model.appendings[self.writer]
         body = (core.confirmed, core.confirmed_length, None, core.complete)
         self.write("close")
         self.tell_rows(Message(Kind.CLOSE, WRITER, term=FIRST_TERM, body=body, is_awaited=False))
 
-    # --- who recovers ---
+    # --- recoveries ---
 
     def begin_recovery(self, who: int, record: LedgerRecord) -> None:
-        """An attempt begins: its term is stored."""
+        """Begin an attempt to recover the ledger, and store its term."""
         self.store(record)
         core = self.model.recoverings.put(RecoveryCore(record))
         self._put(who, Recovery(self.record, core, NOBODY, record.fragments))
@@ -233,12 +234,12 @@ class Draft:
         self.recoverers[who - 1] = self.model.recoveries.of(recovery)
 
     def _end(self, who: int) -> None:
-        """The attempt is over; what it sent may still arrive."""
+        """End the attempt. Its messages may still arrive."""
         self._put(who, Recovery(is_over=True))
         self.leave(who)
 
     def recover(self, who: int, event: str, *args: object) -> None:
-        """Something happens to one who recovers."""
+        """Let an event happen to a recovery."""
         recovery = self.recovery(who)
         core, steps = self.model.recoverings.step(recovery.core, event, *args)
         self._put(who, recovery._replace(core=core))
@@ -265,7 +266,7 @@ class Draft:
                 self._end(who)
 
     def write_back(self, who: int, event: str, *args: object) -> None:
-        """Something happens to what writes back."""
+        """Let an event happen to the writer that a recovery uses for writing back."""
         recovery = self._with_writer(who)
         if not recovery.is_over and self.model.appendings[recovery.writer].failed is None:
             term = self.mail.records[recovery.record].term
@@ -274,8 +275,11 @@ class Draft:
             self._put(who, recovery._replace(writer=writer))
 
     def _with_writer(self, who: int) -> Recovery:
-        """It writes behind what needs no deciding, of which a bookie gives it the head; none does:
-        the attempt is over."""
+        """Return the recovery with a writer that starts after the entries that need no decision.
+
+        The writer needs the head of the last such entry from a bookie. If no bookie has it, the
+        attempt ends.
+        """
         recovery = self.recovery(who)
         if recovery.writer != NOBODY:
             return recovery
@@ -301,7 +305,7 @@ class Draft:
         return None
 
     def _finish(self, who: int) -> None:
-        """Once all that was kept is on its ack quorum, the record gets its end."""
+        """Close the record once all kept entries are on their ack quorums."""
         recovery = self.recovery(who)
         if recovery.is_over or recovery.end is None:
             return
@@ -320,7 +324,7 @@ class Draft:
     # --- answers ---
 
     def hear(self, message: Message) -> None:
-        """An answer arrives at who asked."""
+        """Deliver an answer to the actor that asked."""
         if message.who == WRITER:
             self._writer_hears(message)
         else:
@@ -356,7 +360,7 @@ class Draft:
                 self._finish(who)
 
     def changed_here(self, message: Message) -> None:
-        """A writer has found no other bookies, or one who recovers takes others."""
+        """Tell a writer that there are no other bookies, or replace the bookies of a recovery."""
         who = message.who
         first, instead = message.body
         assert isinstance(first, int) and isinstance(instead, Frozen)
@@ -375,7 +379,7 @@ class Draft:
         self._finish(who)
 
     def give_up(self, message: Message) -> None:
-        """Who asked waits no longer."""
+        """Let the actor that sent a message stop waiting for the answer."""
         who = message.who
         is_add = message.kind in {Kind.ADD, Kind.STORED, Kind.FULL}
         away = (message.place, message.change, PlaceState.AWAY)
@@ -389,7 +393,7 @@ class Draft:
 
 
 def outcome_of(message: Message) -> tuple[str, int, int, object]:
-    """What the answer to an add says to a core."""
+    """The event of a core, with its arguments, for the answer to an add."""
     if message.kind is Kind.FULL:
         return "on_unanswered", message.place, message.change, PlaceState.FULL
     entries = tuple(entry for entry, _ in entries_of(message))
@@ -397,11 +401,11 @@ def outcome_of(message: Message) -> tuple[str, int, int, object]:
 
 
 def entries_of(message: Message) -> Iterable[tuple[int, int]]:
-    """(entry, number of its bytes) of an add, or of the answer to it."""
+    """The entries of an add or of its answer, each with the number of its bytes."""
     return message.body  # type: ignore[return-value]
 
 
 def refusal(message: Message, error: LedgerFenced | LedgerClosed) -> Message:
-    """The row store refused a change."""
+    """The answer of the row store that refuses a change."""
     term = error.term if isinstance(error, LedgerFenced) else 0
     return message._replace(kind=Kind.REFUSED, term=term, body=())

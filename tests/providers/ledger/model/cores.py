@@ -1,7 +1,7 @@
-"""The real cores, by number: equal ones have one, and a step of one is taken once.
+"""The real cores by number. Equal cores share a number, and each step of a core runs once.
 
-Owns: `Kept`, `Columns`. A state of the model holds numbers, so it is small and cheap to compare;
-that a core is pure makes a step from one number by one event always end at the same.
+Owns: `Kept`, `Columns`. A state of the model holds numbers, so it is small and cheap to compare.
+Cores are pure, so a step from one number by one event always leads to the same number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Numbers(Generic[T]):
-    """Values by number, in the order in which they were first seen."""
+    """Values by number, in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
@@ -33,7 +33,7 @@ class Numbers(Generic[T]):
         return self.values[number]
 
     def of(self, value: T) -> int:
-        """The number of a value, a new one if need be."""
+        """Return the number of a value, which may be new."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self.values)
@@ -42,21 +42,21 @@ class Numbers(Generic[T]):
 
 
 def fields_of(value: object) -> dict[str, Any]:
-    """All attributes of an object, whatever they are called."""
+    """Return all attributes of an object, including those in slots."""
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     slots = {name: getattr(value, name) for name in names}
     return slots | getattr(value, "__dict__", {})
 
 
 def is_plain(value: object) -> bool:
-    """Is it never changed? A core shares it with its copies."""
+    """Is the value immutable, so that copies of a core can share it?"""
     return value is None or isinstance(
         value, int | str | bytes | Enum | BaseException | msgspec.Struct
     )
 
 
 def copied(value: Any) -> Any:
-    """The same with lists, sets, dictionaries and objects of its own."""
+    """Copy a value with all its lists, sets, dictionaries and objects."""
     if is_plain(value):
         return value
     match value:
@@ -75,9 +75,10 @@ def copied(value: Any) -> Any:
 
 
 def form_of(value: Any) -> Hashable:
-    """A value as one that can be compared: equal forms behave alike.
+    """Turn a value into a hashable form. Values with equal forms behave alike.
 
-    The order of a dictionary's keys is left out: of copies of an entry any one will do.
+    The form ignores the order of a dictionary's keys, because any copy of an entry is as good as
+    another.
     """
     if isinstance(value, BaseException):
         return type(value).__name__
@@ -94,12 +95,12 @@ def form_of(value: Any) -> Hashable:
 
 
 class Kept(Generic[C]):
-    """Cores of one class, and what became of each by each event.
+    """The cores of one class, and the result of each event on each core.
 
     Args:
-        columns: a core in parts: what is shared, then what each place has.
-        form: what tells cores apart.
-        judge: looks at each step, before and after.
+        columns: splits a core into its shared part and a part for each place.
+        form: gives the form that distinguishes cores.
+        judge: checks each step, given the core before and after.
     """
 
     def __init__(
@@ -115,17 +116,18 @@ class Kept(Generic[C]):
         self._steps: dict[tuple[Hashable, ...], tuple[int, tuple[Any, ...]]] = {}
         self._columns = columns
         self._views: Numbers[Hashable] = Numbers()
-        self.columns: list[tuple[int, ...]] = []  # by core: what is shared, then each place
+        # by core: the shared part, then the part of each place
+        self.columns: list[tuple[int, ...]] = []
 
     def __len__(self) -> int:
         return len(self._cores)
 
     def __getitem__(self, number: int) -> C:
-        """A core, to be looked at only."""
+        """Return a core, which must not be changed."""
         return self._cores[number]
 
     def put(self, core: C) -> int:
-        """The number of a core, which nobody changes from now on."""
+        """Return the number of a core, which must not be changed any more."""
         number = self._forms.of(self._form(core))
         if number == len(self._cores):
             self._cores.append(core)
@@ -133,7 +135,7 @@ class Kept(Generic[C]):
         return number
 
     def step(self, number: int, event: str, *args: Hashable) -> tuple[int, tuple[Any, ...]]:
-        """What an event makes of a core: its number then, and what it wants done."""
+        """Apply an event to a core, and return the number of the result and its actions."""
         key = (number, event, *args)
         known = self._steps.get(key)
         if known is None:
@@ -146,7 +148,7 @@ class Kept(Generic[C]):
 
 
 class Frozen(tuple[Any, ...]):
-    """A dictionary that can be a part of a key."""
+    """A dictionary that can be part of a key."""
 
     __slots__ = ()
 
@@ -160,10 +162,10 @@ def thawed(value: Hashable) -> Any:
 
 
 def split(core: object, by_place: Mapping[str, Callable[[Any, int], Hashable]], places: int) -> Any:
-    """A core's form in parts: what all places share, then what each has.
+    """Split a core's form into a shared part and a part for each place.
 
-    An attribute that is not named in `by_place` is shared, so one that is added makes fewer states
-    alike, and never too many.
+    An attribute that `by_place` does not name is shared. So a new attribute can only make fewer
+    states alike, which is safe.
     """
     fields = fields_of(core)
     shared = tuple((n, form_of(v)) for n, v in sorted(fields.items()) if n not in by_place)
@@ -172,7 +174,7 @@ def split(core: object, by_place: Mapping[str, Callable[[Any, int], Hashable]], 
 
 
 def appending_columns(core: AppendCore) -> tuple[Hashable, ...]:
-    """What is shared, and each place: its bookie's state, and which entries it has or owes."""
+    """The shared part, and for each place the bookie's state and the entries it has or owes."""
 
     def place(places: Any, at: int) -> Hashable:
         fields = fields_of(places[at])
@@ -189,12 +191,16 @@ def appending_columns(core: AppendCore) -> tuple[Hashable, ...]:
 
 
 def recovering_form(core: RecoveryCore) -> Hashable:
-    """Once it reads, it does not matter any more who else is fenced."""
+    """The form of a recovery. Once the recovery reads, it ignores which other bookies are
+    fenced.
+    """
     return tuple(recovering_columns(core))
 
 
 def recovering_columns(core: RecoveryCore) -> tuple[Hashable, ...]:
-    """What is shared, and each place: is it fenced, silent, asked, what it has and has not."""
+    """The shared part, and for each place whether it is fenced, silent or asked, and its
+    entries.
+    """
 
     def is_in(places: Any, at: int) -> Hashable:
         return at in places

@@ -1,4 +1,4 @@
-"""Breadth first through all states, and the way to what does not hold.
+"""Breadth-first search through all states, and the path to a violation.
 
 Owns: `explore`, `Explored`.
 """
@@ -22,9 +22,11 @@ STATES_MAX = 5_000_000
 
 
 class Explored(NamedTuple):
-    """What was seen. `depth`: moves to the farthest state; `ends`: how often a ledger ended with
-    which entry; `rests`: states in which nothing more can happen; `is_whole`: no state was left
-    out."""
+    """The result of an exploration.
+
+    `depth` is the number of moves to the farthest state. `ends` counts the closings by last entry.
+    `rests` counts the states in which no move is left. `is_whole` says that no state was left out.
+    """
 
     states: int
     moves: int
@@ -36,14 +38,14 @@ class Explored(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """What a state's places are seen by: what they share, and by core what each of them has."""
+    """The parts of a state by which symmetric states are recognized."""
 
     shared: tuple[object, ...]
     cores: tuple[tuple[int, ...], ...]
 
 
 class Keys:
-    """States that are alike have one key: see the package's text on symmetry."""
+    """Gives symmetric states the same key. The package's docstring explains the symmetry."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -69,7 +71,7 @@ class Keys:
         return (alike.shared, *sorted(map(self._columns.of, columns)), spare)
 
     def _alike(self, state: State) -> Alike | None:
-        """None: a bookie was replaced, or is about to be."""
+        """Return the parts of a state, or None if a bookie was replaced or is about to be."""
         model = self._model
         if model.record_of(state).fragments != self._first or not self._only_ends(state.rows):
             return None
@@ -90,13 +92,13 @@ class Keys:
         return Alike(tuple(shared), tuple(core[1:] for core in cores))
 
     def _only_ends(self, rows: int) -> bool:
-        """Nothing is to be stored but an end that leaves bookies as they were."""
+        """Are all pending changes of the row ends that keep the bookies?"""
         messages = self._model.mail.groups[rows]
         return all(m.kind is Kind.CLOSE and m.body[2] in (None, self._first) for m in messages)
 
 
 class Explorer:
-    """One shape, explored. `trace` remembers how each state was reached, which takes memory."""
+    """Explores one shape. `trace` records how each state was reached, which takes memory."""
 
     def __init__(self, shape: Shape, trace: bool = False) -> None:
         self.model = Model(shape)
@@ -109,7 +111,7 @@ class Explorer:
         self.moves = self.rests = 0
 
     def run(self, states_max: int = STATES_MAX) -> Explored:
-        """Raises Violation with the moves that led there."""
+        """Explore the states. Raises Violation with the moves that led to it."""
         began_s = time.perf_counter()
         begin = self.model.begin()
         seen, front, depth = {self._keys.of(begin)}, [begin], 0
@@ -170,7 +172,7 @@ class Explorer:
 
 
 def explore(shape: Shape, states_max: int = STATES_MAX) -> Explored:
-    """All states of a shape. Raises Violation with the way there, the shortest there is."""
+    """Explore all states of a shape. Raises Violation with the shortest path to it."""
     try:
         return Explorer(shape).run(states_max)
     except Violation:

@@ -1,7 +1,8 @@
-"""What must hold in every state, and of every move.
+"""The invariants of every state and of every move.
 
-Owns: the invariants of spec/ledger.md 4.30 to 4.34 and 10.11 that concern the protocol; each says
-which. Not: what a bookie promises of its disk (I11 to I13, I20 to I25: tests of the bookie).
+Owns: the invariants of the protocol, each with its number in the message.
+docs/internals/ledger_mutations.md explains the numbers. The tests of the bookie check a bookie's
+promises about its disk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """An invariant does not hold."""
 
 
 def must(holds: bool, text: str) -> None:
@@ -32,7 +33,7 @@ def must(holds: bool, text: str) -> None:
 
 
 def judge_change(before: LedgerRecord, after: LedgerRecord) -> None:
-    """I8, I9, I10: what a record may become."""
+    """I8, I9, I10: check a change of the record."""
     starts = [fragment.first for fragment in after.fragments]
     must(starts == sorted(set(starts)), "I8: the starts of fragments rise")
     must(after.term >= before.term, "I9: terms never fall")
@@ -47,7 +48,7 @@ def judge_change(before: LedgerRecord, after: LedgerRecord) -> None:
 
 
 def judge_step(before: AppendCore, after: AppendCore) -> None:
-    """I2, I5, I6: what is confirmed rises, and stands still while bookies are changed."""
+    """I2, I5, I6: confirmed entries only increase, and none is confirmed during a replacement."""
     must(before.confirmed <= after.confirmed < after.next_entry, "I5: what is confirmed rises")
     must(after.complete <= after.confirmed, "I5: what is complete is confirmed")
     if before.is_changing and after.is_changing:
@@ -55,10 +56,10 @@ def judge_step(before: AppendCore, after: AppendCore) -> None:
 
 
 def judge_end(draft: Draft, recovery: Recovery, last: int) -> None:
-    """I14: so many of the write set of the next entry are fenced, and have it not."""
+    """I14: enough bookies of the next entry's write set are fenced and do not have that entry."""
     mail, record = draft.mail, draft.mail.records[recovery.record]
     if mail.records[draft.record].term > record.term:
-        return  # another one may have written it since; this one cannot store its end
+        return  # another recovery may have written it since, and this one cannot store its end
     entry, fragment = last + 1, record.fragments[-1]
     holders = [fragment.bookies[place] for place in record.quorum.write_set(entry)]
     bookies = [mail.bookies[draft.bookies[draft.model.at[name]]] for name in holders]
@@ -71,14 +72,14 @@ def judge_end(draft: Draft, recovery: Recovery, last: int) -> None:
 
 
 def lost_copies(model: Model, left: tuple[int, ...]) -> int:
-    """So many bookies may have lost copies, or have one that is damaged."""
+    """Count the bookies that may have lost copies or have a damaged one."""
     bounds = model.shape.bounds
     restored, hurt = bounds.restores - left[Left.RESTORES], bounds.damages - left[Left.DAMAGES]
     return restored + hurt
 
 
 def judge(model: Model, state: State) -> None:
-    """What must hold in a state, by what was confirmed, the record and the bookies."""
+    """Check the confirmed entries, the record and the bookies of a state."""
     record, writer = model.record_of(state), model.writer_of(state)
     is_closed = record.state is LedgerState.CLOSED
     if is_closed:
@@ -97,7 +98,7 @@ def judge(model: Model, state: State) -> None:
 
 
 def copies(model: Model, state: State, record: LedgerRecord, entry: int) -> Iterator[bytes]:
-    """Whole copies of an entry on the bookies that the record names."""
+    """Yield the undamaged copies of an entry on the bookies that the record names."""
     for name in record.holders(entry):
         bookie = model.mail.bookies[state.bookies[model.at[name]]]
         number = bookie.has(entry)
@@ -110,7 +111,7 @@ def copies(model: Model, state: State, record: LedgerRecord, entry: int) -> Iter
 
 
 def judge_rest(model: Model, state: State) -> None:
-    """4.34, I32: where nothing more can happen the ledger has an end."""
+    """I32: when no move is left, the ledger is closed."""
     record = model.record_of(state)
     must(record.state is LedgerState.CLOSED, "I32: nothing more happens, and there is no end")
     length = sum(len(f"{entry}" * 3) for entry in range(record.last + 1))

@@ -1,6 +1,7 @@
-"""What can happen next in a state.
+"""The moves that are possible in a state.
 
-Owns: `moves`. A move is (what, where, message): the trace of a violation is a list of them.
+Owns: `moves`. A move is a tuple of event, place and message. The trace of a violation is a list of
+moves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Move = tuple[str, int, object]
 
 
 def moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
-    """All moves, and where each leads."""
+    """Yield all moves, each with the state that it leads to."""
     for at, group in enumerate(state.network):
         messages = model.mail.groups[group]
         for message in messages:
@@ -44,7 +45,7 @@ def moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
 def network_moves(
     model: Model, state: State, at: int, message: Message
 ) -> Iterator[tuple[Move, State]]:
-    """A bookie acts, or an answer arrives, or who asked waits no longer."""
+    """A bookie acts, or an answer arrives, or the sender stops waiting."""
     mail = model.mail
     if not message.kind.is_answer:
         if not mail.bookies[state.bookies[at]].hangs:
@@ -57,7 +58,7 @@ def network_moves(
     if message.is_awaited and state.left[Left.GIVE_UPS] and message.kind is not Kind.REFUSED:
         draft = Draft(model, state)
         rest = mail.taken(draft.network[at], message)
-        if not message.kind.is_answer:  # it may still be acted on, later
+        if not message.kind.is_answer:  # the bookie may still act on it later
             rest = mail.posted(rest, message._replace(is_awaited=False))
         draft.network[at] = rest
         draft.spend(Left.GIVE_UPS)
@@ -66,7 +67,7 @@ def network_moves(
 
 
 def acted(model: Model, state: State, at: int, message: Message) -> State:
-    """A bookie acts on a message."""
+    """Let a bookie act on a message."""
     mail = model.mail
     bookie, answer = mail.acted(state.bookies[at], message, model.shape.page)
     group = mail.taken(state.network[at], message)
@@ -83,7 +84,7 @@ def acted(model: Model, state: State, at: int, message: Message) -> State:
 
 
 def row_moves(model: Model, state: State, message: Message) -> Iterator[tuple[Move, State]]:
-    """The row store acts, or its answer arrives, or is lost and it is asked again."""
+    """The row store acts, or its answer arrives, or the answer is lost and the actor asks again."""
     draft = Draft(model, state)
     draft.rows = model.mail.taken(draft.rows, message)
     if message.kind is Kind.LOCAL:
@@ -106,7 +107,7 @@ def row_moves(model: Model, state: State, message: Message) -> Iterator[tuple[Mo
 
 
 def write_row(draft: Draft, message: Message) -> Message | None:
-    """Change the record; the answer."""
+    """Change the record, and return the answer."""
     try:
         record = store(draft.mail.records[draft.record], message)
     except REFUSALS as error:
@@ -122,7 +123,7 @@ def write_row(draft: Draft, message: Message) -> Message | None:
 
 
 def writer_moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
-    """The writer appends, ends its ledger, or hears that a bookie is back."""
+    """The writer appends, closes its ledger, or learns that a bookie is back."""
     core = model.appendings[state.writer]
     if core.failed is not None:
         return
@@ -144,7 +145,7 @@ def writer_moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
 
 
 def recovery_moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
-    """Another one begins to recover: the next of those who have not."""
+    """Another recovery begins, the next one that has not begun."""
     for who, number in enumerate(state.recoverers, 1):
         if model.recoveries[number].core != NOBODY or model.recoveries[number].is_over:
             continue
@@ -157,7 +158,7 @@ def recovery_moves(model: Model, state: State) -> Iterator[tuple[Move, State]]:
 
 
 def troubles(model: Model, state: State) -> Iterator[tuple[Move, State]]:
-    """What befalls bookies."""
+    """Faults of bookies."""
     mail = model.mail
     for at, number in enumerate(state.bookies):
         bookie = mail.bookies[number]
@@ -185,5 +186,5 @@ def troubles(model: Model, state: State) -> Iterator[tuple[Move, State]]:
 
 
 def is_begun(model: Model, state: State) -> bool:
-    """Has anybody been asked to recover it? A bookie hangs before, or it is as one that is late."""
+    """Has a recovery begun? A bookie that hangs later is the same as a late one."""
     return model.record_of(state).state is not LedgerState.OPEN

@@ -1,4 +1,5 @@
-"""What is explored: in every run of the tests, in the longer ones, and by `make model` alone."""
+"""The explored shapes: for every run of the tests, for the longer runs, and for `make model`
+only."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ QUICK = (
     Shape(STRIPED, 0, Bounds(1, 1)),
     Shape(ALL, 1, Bounds(1, 1)),
 )
-"""In every run."""
+"""Explored in every run of the tests."""
 
 SLOW = (
     Shape(SOLO, 1, Bounds(2, 1, give_ups=1, returns=1, closes=1, doubts=1)),
@@ -36,7 +37,7 @@ SLOW = (
     Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
     Shape(STRIPED, 0, Bounds(2, 1), is_prompt=True),
 )
-"""In the longer runs of the tests."""
+"""Explored in the longer runs of the tests."""
 
 LONG = (
     Shape(SOLO, 1, Bounds(3, 1, give_ups=1, returns=1, closes=1, doubts=1)),
@@ -55,6 +56,6 @@ LONG = (
     Shape(STRIPED, 0, Bounds(1, 2), is_prompt=True),
     Shape(ALL, 1, Bounds(1, 1, give_ups=1)),
 )
-"""By `make model`."""
+"""Explored by `make model`."""
 
 GROUPS = {"quick": QUICK, "slow": SLOW, "long": LONG}

@@ -1,7 +1,7 @@
-"""What a state of the model is, and what bookies and the row store make of a message.
+"""A state of the model, and the effect of a message on bookies and the row store.
 
-Owns: `Bounds`, `Shape`, `State`, `Bookie`, `Message`, `Mail`. A bookie keeps what it acknowledged,
-and its fences; a message is acted on at once or never, as its answer comes behind the sync.
+Owns: `Bounds`, `Shape`, `State`, `Bookie`, `Message`, `Mail`. A bookie keeps acknowledged entries
+and its fences. It acts on a message at once or never, because it answers only after the sync.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from millstream.providers.ledger.protocol.record import close, recovering, with_
 from .cores import Numbers
 
 LEDGER = 7
-WRITER = 0  # those who recover are 1, 2, ...
+WRITER = 0  # recoveries are 1, 2, ...
 FIRST_TERM = 1
 
 
 class Bounds(NamedTuple):
-    """How often each may happen, from the beginning on.
+    """The number of times that each event may happen.
 
-    `give_ups`: somebody stops waiting for an answer. `returns`: a writer hears that a bookie is
-    back. `closes`: the writer ends its ledger. `doubts`: the answer of the row store is lost, and
-    it is asked again. `restores`: a bookie's directory is replaced by an older copy. `damages`: the
-    bytes of an entry change. `fills`: a bookie has no room. `hangs`: a bookie that answers nothing.
+    `give_ups`: an actor stops waiting for an answer. `returns`: a writer learns that a bookie is
+    back. `closes`: the writer closes its ledger. `doubts`: the answer of the row store is lost, and
+    the actor asks again. `restores`: a bookie's directory is replaced by an older copy. `damages`:
+    the bytes of an entry change. `fills`: a bookie's disk becomes full. `hangs`: a bookie stops
+    answering.
     """
 
     entries: int = 1
@@ -45,10 +46,12 @@ class Bounds(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What is explored. `page`: entries of one answer to a read; `spares`: bookies beside those of
-    the ensemble; `must_end`: wherever nothing is left to happen the ledger has an end, unless
-    somebody gave up; `is_prompt`: answers arrive as soon as they are given, which leaves orders
-    out."""
+    """An explored configuration.
+
+    `page` is the number of entries in one answer to a read. `spares` counts the bookies beside
+    those of the ensemble. With `must_end`, a ledger must be closed when no move is left, unless an
+    actor stopped waiting. With `is_prompt`, answers arrive at once, which leaves orders out.
+    """
 
     quorum: Quorum
     spares: int
@@ -68,14 +71,14 @@ class Shape(NamedTuple):
 
     @property
     def bounds_text(self) -> str:
-        """What may happen, and how often."""
+        """The bounds as text."""
         counts = [f"{n} {name}" for name, n in self.bounds._asdict().items() if n]
         counts += ["prompt"] if self.is_prompt else []
         return ", ".join(counts).replace("_", "-")
 
 
 class Left(IntEnum):
-    """Places in `State.left`."""
+    """The indices of `State.left`."""
 
     GIVE_UPS = 0
     RETURNS = 1
@@ -88,10 +91,10 @@ class Left(IntEnum):
 
 
 class State(NamedTuple):
-    """One state: numbers of what it consists of (`model.Model` has the values).
+    """A state, as numbers of its parts. `model.Model` has the values.
 
-    `network`: by bookie, the messages to and from it; `rows`: those to and from the row store;
-    `left`: what may still happen, by `Left`.
+    `network` holds the messages to and from each bookie, `rows` those to and from the row store,
+    and `left` the events that may still happen, by `Left`.
     """
 
     record: int
@@ -104,7 +107,7 @@ class State(NamedTuple):
 
 
 class Bookie(NamedTuple):
-    """One bookie. `entries`: (entry, number of its bytes), in order."""
+    """One bookie. `entries` holds pairs of an entry and the number of its bytes, in order."""
 
     term: int = 0
     entries: tuple[tuple[int, int], ...] = ()
@@ -113,19 +116,19 @@ class Bookie(NamedTuple):
     hangs: bool = False
 
     def has(self, entry: int) -> int | None:
-        """The number of an entry's bytes."""
+        """Return the number of an entry's bytes, or None."""
         return dict(self.entries).get(entry)
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     ADD = 1
     FENCE = 2
     READ = 3
-    CHANGE = 4  # to the row store: other bookies
-    CLOSE = 5  # to the row store: an end
-    LOCAL = 6  # to oneself: bookies of a recovery, which only the end writes down
+    CHANGE = 4  # to the row store: replace bookies
+    CLOSE = 5  # to the row store: close the record
+    LOCAL = 6  # to the actor itself: bookies of a recovery, which only the end stores
 
     STORED = 11
     FULL = 12
@@ -140,7 +143,7 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """A message. `body` depends on its kind; an answer names what was asked."""
+    """A message. `body` depends on the kind, and an answer repeats the fields of its request."""
 
     kind: Kind
     who: int
@@ -155,14 +158,14 @@ Act = Callable[["Mail", Bookie, Message], tuple[Bookie, Message | None]]
 
 
 class Mail:
-    """Bytes of entries and groups of messages, by number."""
+    """The bytes of entries and the groups of messages, by number."""
 
     def __init__(self) -> None:
         self.packed: Numbers[bytes] = Numbers()
         self.bookies: Numbers[Bookie] = Numbers()
         self.records: Numbers[LedgerRecord] = Numbers()
         self.groups: Numbers[tuple[Message, ...]] = Numbers()
-        self.places: list[int] = []  # by group: the number of the same, at no place
+        self.places: list[int] = []  # by group: the number of the group without places
         self._placeless: Numbers[tuple[Message, ...]] = Numbers()
         self._messages: Numbers[Message] = Numbers()
         self._acts: dict[tuple[int, Message], tuple[int, Message | None]] = {}
@@ -172,7 +175,7 @@ class Mail:
         self.nothing = self.group(())
 
     def group(self, messages: tuple[Message, ...]) -> int:
-        """The number of some messages, in whatever order."""
+        """Return the number of some messages in any order."""
         number = self.groups.of(self._sorted(messages))
         if number == len(self.places):
             placeless = self._sorted(tuple(one._replace(place=0) for one in messages))
@@ -197,7 +200,7 @@ class Mail:
         return self._without[key]
 
     def ended(self, group: int, who: int) -> int:
-        """The same without answers to somebody, who waits for none any more."""
+        """Return the group without the answers to an actor that has ended."""
         key = (group, who)
         if key not in self._ended:
             kept = [
@@ -209,7 +212,7 @@ class Mail:
         return self._ended[key]
 
     def dropped(self, group: int, who: int) -> int:
-        """The same without what somebody sent, or waits for."""
+        """Return the group without the messages to and from an actor."""
         key = (group, -1 - who)
         if key not in self._ended:
             kept = [one for one in self.groups[group] if one.who != who]
@@ -217,7 +220,9 @@ class Mail:
         return self._ended[key]
 
     def acted(self, bookie: int, message: Message, page: int) -> tuple[int, Message | None]:
-        """What a bookie is after a message, and its answer, if somebody waits for it."""
+        """Let a bookie act on a message, and return its new number and the answer, if one is
+        awaited.
+        """
         key = (bookie, message)
         if key not in self._acts:
             after, answer = act(self, self.bookies[bookie], message, page)
@@ -229,7 +234,7 @@ class Mail:
 
 
 def act(mail: Mail, bookie: Bookie, message: Message, page: int) -> tuple[Bookie, Message | None]:
-    """What a bookie makes of a message."""
+    """Return a bookie after a message, and its answer."""
     match message.kind:
         case Kind.ADD:
             return add(bookie, message)
@@ -240,7 +245,7 @@ def act(mail: Mail, bookie: Bookie, message: Message, page: int) -> tuple[Bookie
 
 
 def add(bookie: Bookie, message: Message) -> tuple[Bookie, Message]:
-    """Entries are stored, unless a higher term is known, or there is no room."""
+    """Store entries, unless a higher term is known or the disk is full."""
     if message.term < bookie.term:
         return bookie, refused(message, bookie.term)
     is_recovery = 0 < message.term == bookie.term
@@ -252,7 +257,7 @@ def add(bookie: Bookie, message: Message) -> tuple[Bookie, Message]:
 
 
 def fence(mail: Mail, bookie: Bookie, message: Message) -> tuple[Bookie, Message]:
-    """Lower terms are refused from now on; what is known to be confirmed."""
+    """Refuse lower terms from this point, and answer with the last confirmed entry."""
     if message.term < bookie.term:
         return bookie, refused(message, bookie.term)
     after = fenced(bookie, message.term)
@@ -260,7 +265,7 @@ def fence(mail: Mail, bookie: Bookie, message: Message) -> tuple[Bookie, Message
 
 
 def read(mail: Mail, bookie: Bookie, message: Message, page: int) -> tuple[Bookie, Message]:
-    """Entries from one on, and why no more; it is fenced first, also if it has nothing."""
+    """Fence the bookie, even if it has no entry. Then return a page of entries and why it ends."""
     if message.term < bookie.term:
         return bookie, refused(message, bookie.term)
     after = fenced_by_read(bookie, message.term)
@@ -282,7 +287,7 @@ def fenced_by_read(bookie: Bookie, term: int) -> Bookie:
 
 
 def denied(bookie: Bookie) -> str:
-    """What it says of an entry that it has not."""
+    """The bookie's answer for an entry that it does not have."""
     return "unknown" if bookie.is_in_doubt else "absent"
 
 
@@ -291,19 +296,19 @@ def refused(message: Message, term: int) -> Message:
 
 
 def confirmed_of(mail: Mail, bookie: Bookie) -> int:
-    """As the heads of its entries say; of damaged ones nothing."""
+    """Return the last confirmed entry in the heads of the entries, ignoring damaged ones."""
     heads = (head_of(mail.packed[packed]) for _, packed in bookie.entries)
     return max((head.confirmed for head in heads), default=NOTHING)
 
 
 def restored(bookie: Bookie, keeps_entries: bool) -> Bookie:
-    """From an older copy: without its fence, and without its entries, or just before the fence."""
+    """Restore a bookie from a copy without its fence, with or without its entries."""
     entries = bookie.entries if keeps_entries else ()
     return Bookie(entries=entries, is_in_doubt=True)
 
 
 def damaged(packed: bytes) -> bytes:
-    """The same with another last byte."""
+    """Return the bytes with another last byte."""
     return packed[:-1] + bytes([packed[-1] ^ 1])
 
 
@@ -311,7 +316,7 @@ def damaged(packed: bytes) -> bytes:
 
 
 def store(record: LedgerRecord, message: Message) -> LedgerRecord:
-    """A change of the record; raises LedgerFenced, LedgerClosed."""
+    """Change the record. Raises LedgerFenced, LedgerClosed."""
     if message.kind is Kind.CHANGE:
         first, instead = message.body
         return with_ensemble(record, message.term, first, dict(instead))  # type: ignore[arg-type, call-overload]
@@ -319,7 +324,7 @@ def store(record: LedgerRecord, message: Message) -> LedgerRecord:
 
 
 def taken_over(record: LedgerRecord) -> LedgerRecord | None:
-    """Somebody recovers it; None: it has an end."""
+    """Return the record under a new recovery, or None if it is closed."""
     try:
         return recovering(record)
     except LedgerClosed:
