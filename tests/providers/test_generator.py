@@ -1,4 +1,4 @@
-"""The generator: which events, where they stand, how fast they come, and their way to grains."""
+"""The generator: its events, the positions of readers, its rate, and the delivery to grains."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def receiver_of(adapter: Any, queue: str = "queue-0", after: Token | None 
 
 
 async def drain(receiver: Any, at_once: int = EVENTS_MAX) -> list[QueueMessage]:
-    """Everything up to the first read that finds nothing."""
+    """Read all messages up to the first empty read."""
     found: list[QueueMessage] = []
     while messages := await receiver.read(at_once, BYTES_MAX, 0.0):
         found.extend(messages)
@@ -107,7 +107,7 @@ def steps(key: str, count: int) -> list[bytes]:
     return [STEPS.codec.encode(Step(key, number)) for number in range(count)]
 
 
-# -- which events
+# -- the events
 
 
 async def test_streams_and_events_are_exactly_those_configured() -> None:
@@ -234,7 +234,7 @@ async def test_a_read_brings_batch_events_max_at_most() -> None:
     assert len(await receiver.read(4, BYTES_MAX, 0.0)) == 4
 
 
-# -- where a reader stands
+# -- positions of readers
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
@@ -322,7 +322,7 @@ async def test_an_event_that_cannot_be_made_is_named_after_those_before_it_were_
             await receiver.read(10, BYTES_MAX, 0.0)
 
 
-# -- how fast
+# -- the rate
 
 
 def in_virtual_time(check: Callable[[Simulation], Any]) -> None:
@@ -435,7 +435,7 @@ async def test_reading_without_a_rate_lets_others_run() -> None:
         assert len(turns) == expected
 
 
-# -- what is refused
+# -- refusals
 
 
 async def test_publishing_is_refused_with_what_to_do() -> None:
@@ -500,7 +500,7 @@ def test_the_entry_point_leads_to_the_factory() -> None:
     assert getattr(importlib.import_module(module), name) is GeneratorQueues
 
 
-# -- the whole path
+# -- the delivery to grains
 
 SEEN: dict[str, list[int]] = defaultdict(list)
 CHANGED: list[asyncio.Event] = []
@@ -542,7 +542,7 @@ def clean() -> None:
 
 
 async def until_seen(count: int) -> None:
-    """Until so many different events were handled."""
+    """Wait until `count` different events were handled."""
     changed = asyncio.Event()
     CHANGED.append(changed)
     async with asyncio.timeout(30):

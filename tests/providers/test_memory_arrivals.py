@@ -1,4 +1,4 @@
-"""Waits for the next message of a memory queue, on both loops."""
+"""Waits for the next message of a memory queue, on asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 def test_waits_of_any_length_end_while_others_begin(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """A timer that is due at once, or has come too early, stands beside one that begins now."""
+    """A timer that is due at once, or fires too early, runs beside a wait that begins now."""
 
     async def main() -> None:
         arrivals = Arrivals()

@@ -1,4 +1,5 @@
-"""What a memory queue holds: bytes have a limit, and what is done is let go of at once."""
+"""The memory of a memory queue: its limit in bytes, and the immediate release of processed
+messages."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ async def test_who_waits_for_bytes_and_gives_up_has_taken_nothing() -> None:
     await room.acquire(1, 8)
     waiting = asyncio.ensure_future(room.acquire(5, 5))
     await asyncio.sleep(0)
-    assert not room.try_acquire(1, 1)  # behind the one that waits
+    assert not room.try_acquire(1, 1)  # the queue of waiting callers comes first
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert (room.events_taken, room.bytes_taken) == (1, 8)
@@ -108,11 +109,11 @@ async def test_who_waits_for_bytes_and_gives_up_has_taken_nothing() -> None:
         await room.acquire(1, 1)
 
 
-# --- letting go -----------------------------------------------------------------------------------
+# --- releasing messages ---------------------------------------------------------------------------
 
 
 class Parcel:
-    """Something that a weak reference can watch."""
+    """An object for weak references."""
 
 
 def test_trim_frees_what_every_group_is_past_though_the_segment_is_not_full() -> None:

@@ -18,7 +18,7 @@ async def settle() -> None:
 
 
 async def wait_for(gate: CapacityGate, count: int) -> asyncio.Task[None]:
-    """A task that has begun to acquire."""
+    """Start a task that acquires, and let it begin."""
     task = asyncio.create_task(gate.acquire(count))
     await settle()
     return task
@@ -180,7 +180,7 @@ STEPS = st.lists(
 
 
 class GateModel:
-    """What a gate should do: admit the first that waits while it fits."""
+    """The model of a gate: it admits the first waiting caller as soon as its count fits."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity

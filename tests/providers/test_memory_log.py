@@ -1,4 +1,4 @@
-"""What one in-memory queue holds, without a cluster: beside a model, and rule by rule."""
+"""One in-memory queue without a cluster: compared with a model, and rule by rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAPACITY = 12
 
 
 def now(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a call that does not suspend."""
+    """Return the result of a call that must not wait."""
     try:
         call.send(None)
     except StopIteration as end:
@@ -60,20 +60,21 @@ def seqs(tokens: list[Token | None] | None) -> list[int | None]:
     return [None if one is None else one.seq for one in tokens or ()]
 
 
-# --- beside a model -------------------------------------------------------------------------------
+# --- compared with a model ------------------------------------------------------------------------
 
 
 class Model:
-    """The same as plain lists: what is accepted by number, and what of it is done."""
+    """The queue as plain lists: the accepted messages by number, and the processed ones."""
 
     def __init__(self) -> None:
         self.log = log_of(capacity_events=CAPACITY)
-        self.accepted: list[tuple[str, int]] = []  # text and events, from number 1 on
+        # text and number of events, starting with number 1
+        self.accepted: list[tuple[str, int]] = []
         self.done: set[int] = set()
         self.upto = 0
         self.known: dict[str, int] = {}
         self.after = 0
-        self.reached = 0  # the reader was behind this number since it began
+        self.reached = 0  # the reader has passed this number since it began
 
     def events_held(self, after: int = 0) -> int:
         return sum(
@@ -83,7 +84,7 @@ class Model:
         )
 
     def append(self, parts: list[tuple[str, int, int]]) -> None:
-        """Messages of (producer or "", sequence, events)."""
+        """Append messages given as (producer or "", sequence, events)."""
         messages: list[OutMessage] = []
         wanted, known = list[int | None](), dict(self.known)
         fresh: list[tuple[str, int]] = []
@@ -134,12 +135,12 @@ class Model:
         self.reached = max(self.reached, self.after)
 
     def begin(self, after: int) -> None:
-        """The next reader goes on behind its record's position."""
+        """Begin the next reader after the position of its record."""
         self.reached = self.log.begin(self.log.epoch + 1)
         self.after = max(self.reached, min(after, len(self.accepted)))
 
     def move(self) -> None:
-        """The content goes to another activation, and the reader begins anew."""
+        """Move the content to another activation, and begin a new reader."""
         old = self.log
         content = old.content(old.done, old.depth) if old.depth else []
         self.log = QueueLog(
@@ -191,7 +192,7 @@ def test_what_is_read_counts_once_against_the_backlog() -> None:
     assert log.backlog == 5
     assert read(log, events=2)[1] and log.backlog == 3
     read(log, events=2)
-    assert log.backlog == 3  # read again
+    assert log.backlog == 3  # the same messages are read again
     read(log)
     assert log.backlog == 0
     log.acknowledge(0, 1, 1, [])
@@ -208,7 +209,7 @@ def test_what_a_reader_goes_on_behind_is_not_in_its_backlog() -> None:
     log.acknowledge(1, 1, 1, [])
     assert log.backlog == 0
     log.begin(2)
-    assert read(log, after=3)[1] == [] and log.backlog == 0  # there is nothing new
+    assert read(log, after=3)[1] == [] and log.backlog == 0  # there are no new messages
 
 
 def test_what_is_done_before_the_reader_comes_to_it_leaves_the_rest_counted() -> None:
@@ -258,7 +259,7 @@ def test_a_read_is_within_both_limits_but_has_one_message() -> None:
     assert texts(read(log, events=3)[1]) == ["aaaa"]
     assert texts(read(log, events=4)[1]) == ["aaaa", "b"]
     assert texts(read(log, size_bytes=1)[1]) == ["aaaa"]
-    assert texts(read(log, size_bytes=14 + 3)[1]) == ["aaaa", "b"]  # 12 + 2 of names, 1 + 2
+    assert texts(read(log, size_bytes=14 + 3)[1]) == ["aaaa", "b"]  # 12 + 2 bytes of names, 1 + 2
     assert texts(read(log, size_bytes=14 + 2)[1]) == ["aaaa"]
 
 
@@ -303,7 +304,7 @@ async def test_who_waits_for_room_has_it_when_some_is_given_back_and_not_after_t
     log.append_now([out("a")], 0.0)
     first, second = (asyncio.ensure_future(log.append([out(text)], 0.0)) for text in "bc")
     await asyncio.sleep(0)
-    assert log.append_now([out("d")], 0.0) is None  # nobody passes who waits
+    assert log.append_now([out("d")], 0.0) is None  # an append does not overtake a waiting one
     log.acknowledge(0, 1, 1, [])
     assert seqs(await first) == [2] and not second.done()
     log.close("it moves")
@@ -332,7 +333,7 @@ async def test_a_reader_that_waits_is_woken_by_what_comes_and_by_its_own_end() -
     log.begin(2)
     waiting = asyncio.ensure_future(log.read(2, 1, 0, 10, 100, 60.0))
     await asyncio.sleep(0)
-    log.wake(1)  # an older reader's
+    log.wake(1)  # the call of an older reader
     await asyncio.sleep(0)
     assert not waiting.done()
     log.append_now([out("a")], 0.0)
@@ -419,7 +420,7 @@ def test_a_reader_waits_as_long_as_it_says(wait_s: float) -> None:
 def test_whole_segments_of_done_messages_are_left_out_of_a_look() -> None:
     log, size = log_of(), queue_log.SEGMENTS.segment_size
     log.append_now([out(str(number)) for number in range(10 * size)], 0.0)
-    log.acknowledge(0, 1, 0, list(range(2, 10 * size)))  # but the first and the last
+    log.acknowledge(0, 1, 0, list(range(2, 10 * size)))  # all but the first and the last
     start, found = log.look(2, 10, 1000)
     assert (start, texts(found)) == (1, [None] * 10)
     start, found = log.look(size + 1, 2 * size, 100_000)

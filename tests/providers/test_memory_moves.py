@@ -1,4 +1,4 @@
-"""Content of a memory queue on its way from one activation to the next."""
+"""The content of a memory queue on its way from one activation to the next."""
 
 from __future__ import annotations
 
@@ -59,11 +59,14 @@ async def texts_of(queue: MemoryQueue, era: int = 1) -> tuple[int, int, str]:
 
 
 class Store(MemoryStateStore):
-    """Answers no write, or no scan, as often as it is told; the write may have happened."""
+    """Leaves writes or scans unanswered as the test says. An unanswered write may still take
+    effect.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.unanswered: list[bool] = []  # of the next writes of the queue's row: do they happen?
+        # for each of the next writes of the queue's row: does it take effect?
+        self.unanswered: list[bool] = []
         self.unscanned = 0
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
@@ -112,7 +115,9 @@ async def test_rows_of_content_that_cannot_be_dropped_do_not_end_an_activation()
 
 
 async def test_a_sequence_whose_message_is_done_is_known_after_a_move() -> None:
-    """What is behind an older message that is not done leaves by itself, and its producer too."""
+    """The processed message follows an unprocessed one. It moves as its own entry with its
+    producer.
+    """
     store = MemoryStateStore()
     async with make_silo(store) as silo:
         queue = queue_of(silo)
@@ -125,7 +130,7 @@ async def test_a_sequence_whose_message_is_done_is_known_after_a_move() -> None:
 
 
 class Race(MemoryStateStore):
-    """Lets another write come right after the queue's row was read."""
+    """Lets another write happen right after the queue's row was read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +185,7 @@ async def test_content_above_a_capacity_that_was_lowered_is_kept_and_leaves_room
 
 
 async def test_content_of_several_rows_comes_back_with_its_numbers() -> None:
-    """More messages than one row takes: the next reader sees the same tokens, here and there."""
+    """With more messages than one row takes, the next reader sees the same tokens and gaps."""
     store, count = MemoryStateStore(), 2 * CHUNK_MESSAGES + 5
     async with make_silo(store, capacity=2 * count) as silo:
         queue = queue_of(silo)
@@ -207,7 +212,7 @@ async def test_content_of_several_rows_comes_back_with_its_numbers() -> None:
 
 
 async def test_an_activation_that_ends_leaves_what_a_newer_one_has_stored() -> None:
-    """Its silo was thought dead: another activation took the queue, and has stored its content."""
+    """The silo was declared dead. Another activation took the queue, and has stored its content."""
     store = MemoryStateStore()
     silo = make_silo(store)
     await silo.start()
@@ -222,7 +227,7 @@ async def test_an_activation_that_ends_leaves_what_a_newer_one_has_stored() -> N
 
 
 async def forget(self: MemoryQueue, reason: DeactivationReason, /) -> None:
-    """As a crash: nothing is stored."""
+    """Deactivate as in a crash: nothing is stored."""
     self._adapter.logs.serves_no_more(self._queue, self._log)
     self._log.close("it forgets")
 
@@ -250,7 +255,7 @@ async def test_content_that_was_lost_is_said_until_something_since_is_done(
         with pytest.raises(CursorTooOld):
             await receiver.start(Token(1, 1))
         await queue_of(silo).append([message("b")])
-        (read,) = await receiver.read(10, 1000, 0.0)  # it stands where it said
+        (read,) = await receiver.read(10, 1000, 0.0)  # the receiver is at the position of the error
         assert (read.token, read.items) == (Token(2, 1), [b"b"])
         await receiver_of(silo, 2).start(Token(2, 1))
         await receiver.ack(Token(2, 1))
@@ -264,7 +269,7 @@ async def test_content_that_was_lost_is_said_also_where_what_came_since_has_move
         async with make_silo(store, table) as silo:
             await queue_of(silo).append([message("a")])
             patch.setattr(MemoryQueue, "on_deactivate", forget)
-    for text in "bc":  # nobody comes to read it before it moves
+    for text in "bc":  # no reader comes before the queue moves
         async with make_silo(store, table) as silo:
             await queue_of(silo).append([message(text)])
     async with make_silo(store, table) as silo:

@@ -1,4 +1,4 @@
-"""A partition filled by lists and emptied by `take` is as one that takes items one by one."""
+"""A partition filled with lists and emptied with `take` behaves as one that takes single items."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ def test_one_old_item_does_not_keep_the_slots_of_all_that_were_let_go_of_behind_
     for offset in range(1, 9):
         assert partition.let_go(offset) == offset
     arrays = {id(segment.slots) for segment in partition._chain}
-    assert partition.segment_count == 5 and len(arrays) == 3  # the first, the last, and nothing
-    assert partition.spare_count == 1  # as many of their arrays as may be kept
+    # the arrays of the first and last segment, and the shared empty one
+    assert partition.segment_count == 5 and len(arrays) == 3
+    assert partition.spare_count == 1  # as many of the released arrays as are kept
     assert partition.read_at(0, 10) == [0, *[None] * 8, 9]
     assert partition.take("all", 10) == [0, *[None] * 8, 9]
     partition.extend([10, 11, 12])

@@ -1,4 +1,4 @@
-"""The in-memory queue grain: numbers, repeats, fencing, content across a graceful stop."""
+"""The in-memory queue grain: numbers, repeats, fencing, and content across a graceful stop."""
 
 from __future__ import annotations
 
@@ -91,17 +91,17 @@ async def test_backlog_is_what_was_not_read_yet(queue: MemoryQueue) -> None:
     assert await queue.backlog() == 6
     await queue.read(1, 1, 0, 2, 1000, 0.0)
     assert await queue.backlog() == 4
-    await queue.read(1, 1, 0, 2, 1000, 0.0)  # the same once more
+    await queue.read(1, 1, 0, 2, 1000, 0.0)  # the same messages again
     assert await queue.backlog() == 4
     await queue.acknowledge(1, 1, 1, [])
     await queue.read(1, 1, 1, 10, 1000, 0.0)
     assert await queue.backlog() == 0
-    await queue.begin(2)  # another reader begins at what is not acknowledged
+    await queue.begin(2)  # another reader begins after the acknowledged messages
     assert await queue.backlog() == 4
 
 
 async def test_single_messages_that_are_done_give_their_room_back(queue: MemoryQueue) -> None:
-    await queue.append([message(text) for text in "abcdefghij"])  # full
+    await queue.append([message(text) for text in "abcdefghij"])  # now the queue is full
     await queue.begin(1)
     await queue.read(1, 1, 0, 10, 1000, 0.0)
     await queue.acknowledge(1, 1, 0, [2, 3, 3, 9, 10, 99])
@@ -109,7 +109,7 @@ async def test_single_messages_that_are_done_give_their_room_back(queue: MemoryQ
     assert await queue.append([message(text) for text in "klmn"]) == [(1, n) for n in range(11, 15)]
     with pytest.raises(QueueFull):
         await queue.append([message("o")])
-    await queue.begin(2)  # what is done stays done for the next reader
+    await queue.begin(2)  # processed messages stay processed for the next reader
     found = await queue.read(2, 1, 0, 20, 1000, 0.0)
     held = [one.items[0].decode() for one in found.messages if not one.is_gone]
     assert held == list("adefghklmn")
@@ -118,7 +118,9 @@ async def test_single_messages_that_are_done_give_their_room_back(queue: MemoryQ
 
 
 async def test_what_is_done_cannot_be_read_again() -> None:
-    """Of single ones nothing is said: they are left out; a position below what is kept is gone."""
+    """Single processed messages are left out without an error. A position before the first kept
+    message raises.
+    """
     async with make_silo(MemoryStateStore(), MemoryMembershipTable()) as silo:
         adapter: MemoryAdapter = silo.services.part("default").adapter
         texts = [b"a", b"b", b"c", b"d"]
@@ -138,7 +140,7 @@ async def test_what_is_done_cannot_be_read_again() -> None:
 
 
 async def test_a_page_from_the_end_leads_on_to_the_era_that_the_end_has_now() -> None:
-    """Seeds 44 and 46 of the resizing suite: a seal had raised the era of the last message."""
+    """A seal raised the era after the last message (seeds 44 and 46 of the resizing suite)."""
 
     async def bounds() -> tuple[int, int, int, int]:
         return 1, 5, 3, 9
@@ -148,7 +150,7 @@ async def test_a_page_from_the_end_leads_on_to_the_era_that_the_end_has_now() ->
 
     queue: Any = SimpleNamespace(bounds=bounds, look=look)
     reader = MemoryReader(queue)
-    for number, era in ((10, 3), (9, 1)):  # from 9 on there is a message, which is not here yet
+    for number, era in ((10, 3), (9, 1)):  # number 9 exists, but this read does not have it yet
         page = await reader.read_from(Token(1, number), 10, 1000, None)
         assert (page.messages, page.next) == ([], Token(era, number))
 

@@ -1,4 +1,4 @@
-"""The room of a queue: two gates that are passed one after the other, or not at all."""
+"""The capacity of a queue: two gates that a message passes one after the other, or not at all."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_room_is_taken_of_both_or_of_none() -> None:
     room = QueueRoom(2, 10)
     assert room.try_acquire(1, 10) is True
     assert taken(room) == (1, 10)
-    assert room.try_acquire(1, 1) is False  # no byte is left
+    assert room.try_acquire(1, 1) is False  # no byte is free
     assert taken(room) == (1, 10)
     room.release(1, 10)
     assert room.try_acquire(2, 1) is True
-    assert room.try_acquire(1, 1) is False  # no event is left
+    assert room.try_acquire(1, 1) is False  # no event is free
     assert taken(room) == (2, 1)
 
 

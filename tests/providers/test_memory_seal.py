@@ -1,4 +1,4 @@
-"""A memory queue that is sealed: what was mapped before is refused, what comes has a new era."""
+"""A sealed memory queue refuses messages of older mapper epochs, and new messages get a new era."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TOP = (1 << 64) - 1
 def partition_of(
     count: int, *groups: str, size: int = 3, spare_max: int = 1, start: int = 0
 ) -> Partition[int]:
-    """A partition of small segments that holds `start`, `start + 1`, ... as items."""
+    """Make a partition of small segments with the items `start`, `start + 1`, ..."""
     partition = Partition[int](PartitionOptions(size, spare_max), start)
     for group in groups:
         partition.register(group)
@@ -353,7 +353,7 @@ GROUPS = st.sampled_from(["a", "b", "c"])
 
 
 class GroupModel:
-    """What a group has committed, as a list, and what it pulled last."""
+    """The model of a group: its committed items, and the number of its last pull."""
 
     def __init__(self, committed: int) -> None:
         self.committed = committed
@@ -364,7 +364,9 @@ Batch = list[list[int] | None]
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """Random appends, pulls, commits and resets against a list of all items ever appended."""
+    """Random appends, pulls, commits and resets, compared with a list of all items ever
+    appended.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -393,7 +395,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.check_size()
 
     def check_size(self) -> None:
-        """Just after growth, only what the slowest group needs is live."""
+        """Check that after growth only the segments that the slowest group needs are live."""
         slowest = min(group.committed for group in self.groups.values())
         live = self.partition.segment_count
         assert live <= ceil((self.partition.end - slowest) / SIZE) + 1

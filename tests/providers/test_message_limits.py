@@ -1,4 +1,5 @@
-"""What a queue says of its largest message is what it does: at every size around its limit."""
+"""A queue accepts exactly the messages that its stated limit allows, at every size around the
+limit."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ messages = st.builds(
 def test_no_queue_needs_more_for_a_message_than_it_counts(message: OutMessage) -> None:
     counted = message_bytes(message)
     assert size_of(in_topic(message)) <= counted
-    plain = OutMessage(message.stream, message.items, {})  # "priority" would be read
+    plain = OutMessage(message.stream, message.items, {})  # the header "priority" would be read
     assert len(new_message(plain, 1.5e9, 1 << 20).payload) <= message_bytes(plain)
     assert memory_size_of(message) <= counted
 
@@ -115,12 +116,12 @@ async def test_the_largest_message_is_stored_and_a_larger_one_refused_before_it_
                     await provider.store([larger])
 
 
-STAGEABLE = ("ledger", "memory")  # those that drop repeats
+STAGEABLE = ("ledger", "memory")  # the queues that drop repeats
 
 
 @pytest.mark.parametrize("name", STAGEABLE)
 async def test_what_may_be_staged_is_published(name: str, tmp_path: Path) -> None:
-    """Around the limit a message is refused before its batch is decided, or it is published."""
+    """A message around the limit is either refused before its batch is decided, or published."""
     accepted = refused = 0
     async with streams_over(QUEUES[name](tmp_path)) as provider, client_of(provider) as client:
         for batch, (size, headers) in enumerate(around_the_limit()):
@@ -180,7 +181,7 @@ async def test_a_list_is_cut_so_that_queues_accept_each_part(name: str, tmp_path
         stream = StreamId(ROWS.name, "k")
         for bodies, headers in cases():
             await provider.publish(stream, bodies, headers)
-            # as a client sends it, who does not know the limits
+            # as a client sends it that does not know the limits
             (stored,) = await provider.store([OutMessage(stream, bodies, headers)])
             assert not isinstance(stored, StreamError), stored
 

@@ -1,4 +1,4 @@
-"""Messages to Arrow batches: what fits, and what is said about what does not."""
+"""Messages as Arrow batches: values that fit the columns, and the errors for others."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_named(item: Any, kind: Any, text: str) -> None:
 
 
 def malformed() -> list[Any]:
-    """Three sound items, and between them one of each kind that is not."""
+    """Three valid items, and between them an invalid one of each kind."""
     odd = ReadMessage("c", Token(0, 8), [msgspec.Raw(b"\xc1")], 0.0)
     return [
         message("a", {"n": 1, "s": "x"}, {"n": "one", "s": "y"}, seq=6),

@@ -1,4 +1,4 @@
-"""Spark's writer and real silos: a gateway that stops, one that comes back, two at once."""
+"""Spark's writer and real silos: a gateway that stops, one that returns, and two at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 
 def write(gateways: tuple[str, ...], pace: Any = None, **more: Any) -> Written:
-    """A task of COUNT rows in calls of ten; `pace(n)` is called before each batch of 100."""
+    """Run a task of COUNT rows in calls of ten. It calls `pace(n)` before each batch of 100."""
     options = WriteOptions(gateways, "rows", "key", ("n",), chunk_rows=10, **more)
 
     def batches() -> Any:
@@ -96,7 +96,7 @@ async def test_a_writer_goes_on_by_another_gateway_when_its_own_stops() -> None:
 
 
 async def test_two_attempts_at_once_by_two_gateways_are_one() -> None:
-    """Speculation: both send all rows."""
+    """As in speculative execution, both attempts send all rows."""
     async with cluster() as running:
         gateways = [silo.gateway for silo in running.silos]
         orders = (tuple(gateways), tuple(reversed(gateways)))

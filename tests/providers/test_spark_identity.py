@@ -1,4 +1,5 @@
-"""Offsets of Spark belong to one cluster, provider and namespace; with another one a query ends."""
+"""Spark's offsets belong to one cluster, provider and namespace. With another one, a query
+fails."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.real
 
 
 async def end_of(folder: Path) -> dict[str, Any]:
-    """Where a query is that has read everything in a cluster."""
+    """Return the offset of a query that has read everything in a cluster."""
     async with in_cluster(folder) as spark:
         await spark.publish()
         reader = spark.reader(starting_offsets="earliest")
@@ -41,7 +42,7 @@ async def end_of(folder: Path) -> dict[str, Any]:
 
 
 async def end_in(spark: Spark, start: dict[str, Any], **more: Any) -> Any:
-    """How far the next batch goes."""
+    """Return the end of the next batch."""
     reader = spark.reader(**more)
     return await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable())
 
@@ -49,10 +50,10 @@ async def end_in(spark: Spark, start: dict[str, Any], **more: Any) -> Any:
 async def test_a_checkpoint_of_a_cluster_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     before = await end_of(tmp_path / "before")
     async with in_cluster(tmp_path / "anew") as spark:
-        await spark.publish(7)  # less than what was read before
+        await spark.publish(7)  # fewer messages than the query has read
         with pytest.raises(ConfigError, match="incarnation .* new checkpoint"):
             await end_in(spark, before)
-        await spark.publish()  # and more
+        await spark.publish()  # now more messages than the query has read
         with pytest.raises(ConfigError, match="incarnation .* new checkpoint"):
             await end_in(spark, before)
 
@@ -111,7 +112,7 @@ async def test_a_consumer_of_another_cluster_moves_nothing(tmp_path: Path) -> No
 
 
 async def test_an_index_takes_changes_of_one_cluster(tmp_path: Path) -> None:
-    """`start_index` asks this before it starts a query."""
+    """`start_index` makes this check before it starts a query."""
     found: list[str] = []
     for folder in ("before", "anew"):
         async with in_cluster(tmp_path / folder) as spark:
@@ -127,7 +128,7 @@ async def test_an_index_takes_changes_of_one_cluster(tmp_path: Path) -> None:
 async def test_a_position_behind_the_end_of_its_queue_is_a_loss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As when the state of a cluster was put back from an older copy."""
+    """As if the state of a cluster was restored from an older copy."""
     async with in_cluster(tmp_path) as spark:
         await spark.publish()
         source, extents = await asyncio.to_thread(spark.reader()._source.look)
@@ -156,7 +157,7 @@ async def test_a_second_query_with_the_same_consumer_is_refused(tmp_path: Path) 
             await asyncio.to_thread(second.initialOffset)
         await asyncio.to_thread(first.latestOffset, begun, ReadAllAvailable())
         await asyncio.to_thread(first.stop)
-        await asyncio.to_thread(second.initialOffset)  # at once
+        await asyncio.to_thread(second.initialOffset)  # without waiting
         for call in (
             lambda: first.latestOffset(begun, ReadAllAvailable()),
             lambda: first.commit(begun),
@@ -166,7 +167,7 @@ async def test_a_second_query_with_the_same_consumer_is_refused(tmp_path: Path) 
 
 
 async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None:
-    """As when its machine stood still for longer than a claim lasts."""
+    """As if the run's machine hung for longer than a claim lasts."""
     async with in_cluster(tmp_path) as spark:
         former = spark.reader(consumer="totals")
         begun = await asyncio.to_thread(former.initialOffset)
@@ -184,7 +185,7 @@ async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None
         for call in calls:
             with pytest.raises(ConfigError, match="'totals' was taken over by another run .newer"):
                 await asyncio.to_thread(call)
-        await asyncio.to_thread(former.stop)  # which leaves the other's claim
+        await asyncio.to_thread(former.stop)  # keeps the claim of the other run
         again = await asyncio.to_thread(lambda: background().run(ask_cluster(options, take_over)))
         assert again.run == "newer" and again.beat > taken.beat
 
@@ -192,6 +193,6 @@ async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None
             await reads.release("totals", "newer")
 
         await asyncio.to_thread(lambda: background().run(ask_cluster(options, give_up)))
-        for call in calls:  # a run that was taken over once does not come back
+        for call in calls:  # a run that was taken over cannot continue
             with pytest.raises(ConfigError, match="was taken over by another run .newer"):
                 await asyncio.to_thread(call)

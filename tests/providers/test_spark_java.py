@@ -1,4 +1,4 @@
-"""Finding a Java, and what a session is started with; no JVM runs here but `java -version`."""
+"""Finding a Java, and the settings of a session. The only JVM here is `java -version`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no bas
 
 
 def fake_home(folder: Path, prints: str, code: int = 0) -> Path:
-    """A Java home whose java prints this for -version, and else its arguments, one per line."""
+    """Make a Java home whose java prints this text for -version, and otherwise its arguments by
+    line.
+    """
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -32,7 +34,7 @@ def fake_home(folder: Path, prints: str, code: int = 0) -> Path:
 
 
 def started(home: Path, *arguments: str) -> list[str]:
-    """What the Java of this home is called with in the end."""
+    """Return the final arguments of this home's Java."""
     done = subprocess.run(
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )

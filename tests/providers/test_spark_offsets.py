@@ -1,4 +1,4 @@
-"""How far a query's next batch goes, and what its tasks read."""
+"""The end of a query's next batch, and the ranges that its tasks read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def t(seq: int, era: int = 0) -> Token:
 
 
 def extent(queue: str, first: int, last: int, *, is_open: bool = True) -> Extent:
-    """first > last: it has no message."""
+    """Make the extent of a queue. With first > last it has no messages."""
     if first > last:
         return Extent(queue, None, None, is_open)
     return Extent(queue, t(first), t(last), is_open)
@@ -51,7 +51,7 @@ def extent(queue: str, first: int, last: int, *, is_open: bool = True) -> Extent
         (t(8), t(8), 0),
         (t(8), t(3), 0),
         (t(3, era=1), t(8), 0),
-        (t(9), t(4, era=1), 4),  # how many the former era had behind it is not known
+        (t(9), t(4, era=1), 4),  # the former era's messages after t(9) are unknown
         (t(9), t(0, era=1), 1),
     ],
 )
@@ -117,7 +117,7 @@ def test_what_came_behind_the_target_is_left_for_another_query() -> None:
 
 
 def test_a_position_behind_what_is_known_stays() -> None:
-    """A silo may know of less than another one."""
+    """Silos may differ in the newest message that they know."""
     assert advance({"a": t(50)}, [extent("a", 1, 9)], ALL) == {"a": t(50)}
     assert ranges({"a": t(50)}, {"a": t(50)}, 10) == []
 

@@ -1,4 +1,4 @@
-"""Options of `format("millstream")`: what is accepted, and what an error tells."""
+"""Options of `format("millstream")`: accepted values, and the texts of errors."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_option_that_is_none_is_refused_and_sparks_own_are_not() -> None:
 
 
 def test_spark_finds_the_source_without_pandas_and_pyarrow() -> None:
-    # Spark imports it in every session, whoever needs it.
+    # Spark imports the module in every session, also in those that do not use it.
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]; import pyspark.sql.datasource; "
         "before = set(sys.modules); import pyspark_millstream as module; "
@@ -155,7 +155,7 @@ def test_spark_finds_the_source_without_pandas_and_pyarrow() -> None:
 
 
 def test_the_drivers_side_of_a_write_needs_no_client() -> None:
-    # Spark starts a process for each micro-batch that makes the writer, and one that commits.
+    # For each micro-batch, Spark starts a process that makes the writer and one that commits.
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]; import pyspark_millstream.writer; "
         "print('millstream.streams' in sys.modules, 'pyarrow' in sys.modules)"

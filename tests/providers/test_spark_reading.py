@@ -1,4 +1,4 @@
-"""Spark's readers and real silos over ledgers, without a JVM: what is planned, what tasks read."""
+"""Spark's readers and real silos over ledgers, without a JVM: planning, and reading in tasks."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ PLAIN = StructType(
 
 
 class Spark:
-    """A driver and its tasks, each of which blocks in a thread."""
+    """A driver and its tasks. Each task blocks in a thread."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self.published = 0
 
     async def publish(self, count: int = EACH) -> None:
-        """So many items under each key, three to a message."""
+        """Publish `count` items under each key, three to a message."""
         for key in range(KEYS):
             stream = self.cluster.client.stream(ROWS, f"k{key}")
             for first in range(self.published, self.published + count, 3):
@@ -104,7 +104,7 @@ class Spark:
         return self.source(**more).streamReader(schema)
 
     async def tasks(self, reader: Any, parts: Any) -> dict[str, list[int]]:
-        """What tasks that got the pickled reader read, by key, task after task."""
+        """Read the parts with pickled readers, and return the numbers by key, task after task."""
         copy = pickle.loads(pickle.dumps(reader))
         found: dict[str, list[int]] = {}
         for part in parts:
@@ -113,13 +113,13 @@ class Spark:
         return found
 
     async def batch(self, reader: Any, start: dict[str, str], limit: Any) -> Any:
-        """A micro-batch: its end, and what it read."""
+        """Run a micro-batch, and return its end and its rows."""
         end = await asyncio.to_thread(reader.latestOffset, start, limit)
         parts = await asyncio.to_thread(reader.partitions, start, end)
         return end, await self.tasks(reader, parts)
 
     async def drain(self, reader: Any, start: dict[str, str], most: int) -> Any:
-        """Micro-batches until nothing is left."""
+        """Run micro-batches until no rows are left."""
         found: dict[str, list[int]] = {}
         for _ in range(1000):
             end, rows = await self.batch(reader, start, ReadMaxRows(most))
@@ -273,10 +273,11 @@ async def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
 
 async def test_a_batch_read_has_what_there_is_as_it_was_published(tmp_path: Path) -> None:
     async with in_cluster(tmp_path) as spark:
-        before = datetime.now(UTC) - timedelta(milliseconds=1)  # times are stored in whole ones
+        before = datetime.now(UTC) - timedelta(milliseconds=1)  # times are stored in milliseconds
         await spark.publish(4)
         between = datetime.now(UTC)
-        while datetime.now(UTC) - between < timedelta(milliseconds=5):  # as times are stored
+        # times are stored in milliseconds
+        while datetime.now(UTC) - between < timedelta(milliseconds=5):
             await asyncio.sleep(0)
         await spark.publish(1)
         reader = spark.source().reader(PLAIN)
@@ -290,7 +291,7 @@ async def test_a_batch_read_has_what_there_is_as_it_was_published(tmp_path: Path
 
 
 async def test_where_there_is_nothing_nothing_is_read(tmp_path: Path) -> None:
-    """Spark makes one task of none, with a partition of its own kind."""
+    """For no parts, Spark makes one task with a partition of its own kind."""
     async with in_cluster(tmp_path) as spark:
         for reader in (spark.source().reader(NUMBERS), spark.reader()):
             assert await rows_of(reader, InputPartition(None)) == []
@@ -320,7 +321,7 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
 
 
 class Seen(Grain):
-    """So that the agents are done with what is published."""
+    """Subscribes, so that the agents acknowledge the published events."""
 
     @subscribe(ROWS)
     async def on_row(self, event: Event[dict[str, int]]) -> None: ...
@@ -330,11 +331,11 @@ FORGETFUL = LedgerOptions(
     topic=LedgerTopicOptions(tend_every_s=0.05, cursor_flush_s=0.01),
     settings=LedgerTopicSettings(ledger_entries_max=2),
 )
-"""Keeps a ledger of two entries no longer than until they are acknowledged."""
+"""Keeps ledgers of two entries only until the entries are acknowledged."""
 
 
 async def first_numbers(spark: Spark) -> dict[str, int]:
-    """Of each queue: the first message that is kept."""
+    """Return the number of the first kept message of each queue."""
     _, extents = await asyncio.to_thread(spark.reader()._source.look)
     return {one.queue: one.first.seq for one in extents if one.first is not None}
 
@@ -350,16 +351,18 @@ async def until_trimmed(spark: Spark, above: dict[str, int]) -> None:
 async def test_a_consumer_keeps_what_it_has_not_done_and_no_more(tmp_path: Path) -> None:
     async with in_cluster(tmp_path, FORGETFUL) as spark:
         reader = spark.reader(starting_offsets="earliest", consumer="totals")
-        begun = await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
-        for _ in range(3):  # and nothing is forgotten while the query is away
+        begun = await asyncio.to_thread(reader.initialOffset)  # the queues are still empty
+        for _ in range(3):  # no message is dropped while the query is away
             await spark.publish()
-        start, _ = await spark.batch(reader, begun, ReadAllAvailable())  # the queues are new to it
+        # the queues are new to the query
+        start, _ = await spark.batch(reader, begun, ReadAllAvailable())
         other = spark.reader(starting_offsets="latest", consumer="newest")
         await asyncio.to_thread(other.initialOffset)
         end, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH)
         await asyncio.to_thread(reader.stop)
-        reader = spark.reader(consumer="totals")  # another driver: the batch was not committed
+        # another driver, because the batch was not committed
+        reader = spark.reader(consumer="totals")
         again, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH) and again == end
         firsts = await first_numbers(spark)
@@ -411,7 +414,7 @@ async def test_what_is_kept_is_listed_by_a_command(
 
 
 async def run(cluster: LocalCluster, *words: str) -> int:
-    """The command in a thread: it has an event loop of its own."""
+    """Run the command in a thread, because it has its own event loop."""
     return await asyncio.to_thread(main, [*words, "--gateway", cluster.silos[0].gateway])
 
 

@@ -1,4 +1,4 @@
-"""Arrow batches to messages: values, chunks, groups."""
+"""Arrow batches as messages: values, chunks and groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chunks_of(
     size: MessageSize | None = None,
     pad: str = "",
 ) -> list[Chunk]:
-    """The chunks of rows that come in batches which end at these places."""
+    """Chunk rows that come in Arrow batches cut at these places."""
     chunker = Chunker("key", ["n", "pad"] if pad else ["n"], chunk_rows, size)
     chunks: list[Chunk] = []
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
@@ -101,7 +101,7 @@ def test_grouping_keeps_the_order_per_key_and_of_first_appearance(
             for one, next_one in pairwise([*mine, None]):
                 assert one is not None and 1 <= len(one.items) <= items
                 assert bytes_of(one) <= message_bytes or len(one.items) == 1
-                if next_one is not None:  # it was full
+                if next_one is not None:  # the message was full
                     with_next = bytes_of(one) + 5 + len(next_one.items[0])
                     assert len(one.items) == items or with_next > message_bytes
 

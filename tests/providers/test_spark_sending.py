@@ -1,4 +1,4 @@
-"""What a task sends, against a gateway in a thread: window, sending again, refusals, clients."""
+"""The calls of a task to a gateway in a thread: window, repeats, refusals and clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Each test begins, and leaves the process, without connections and threads."""
+    """Each test ends without connections and threads."""
     yield
     end_background()
 
@@ -55,7 +55,7 @@ def options(*gateways: FakeGateway, **more: Any) -> WriteOptions:
 
 
 def send(opts: WriteOptions, rows: int, origin: Origin = FIRST, batch_rows: int = 7) -> Written:
-    """Rows 0..rows-1 with three keys, in small Arrow batches."""
+    """Send rows 0 to rows-1 with three keys in small Arrow batches."""
     starts = range(0, rows, batch_rows)
     parts = [range(start, min(start + batch_rows, rows)) for start in starts]
     batches = (
@@ -97,7 +97,7 @@ def test_a_task_without_rows_connects_to_nobody() -> None:
 
 
 def test_a_task_fills_its_window_and_no_more_before_an_answer_comes() -> None:
-    # The gateway answers once three calls are out: a smaller window would wait for ever.
+    # The gateway answers after three calls, so a smaller window would wait forever.
     with FakeGateway(Faults(hold=3)) as gateway:
         send(options(gateway, chunk_rows=10, window=3), 90)
     assert not gateway.overrun
@@ -199,7 +199,7 @@ def test_a_repeated_task_adds_nothing_whatever_batches_it_gets() -> None:
 
 
 def test_two_writes_of_one_foreach_batch_are_two_writers() -> None:
-    """Fifty rows under their origin, and under their destination, into one namespace."""
+    """Write fifty rows into one namespace, under their origin and under their destination."""
     inside: dict[str, str] = {"streaming.sql.batchId": "5", "sql.streaming.queryId": "q"}
     rows = {"origin": ["a", "b"] * 25, "dest": ["c", "d"] * 25, "n": list(range(50))}
     with FakeGateway() as gateway:
@@ -225,7 +225,7 @@ def test_a_stream_write_is_named_by_its_query_unless_told_otherwise() -> None:
 
 
 def test_who_waits_while_the_clients_are_closed_is_told() -> None:
-    """Else a thread would wait for ever, and its process with it."""
+    """Otherwise the thread and its process would wait forever."""
     began, ended = threading.Event(), threading.Event()
     here = background()
 

@@ -1,4 +1,5 @@
-"""Spark's staged writer and real silos, without a JVM: tasks, commit, abort, what is run again."""
+"""Spark's staged writer and real silos, without a JVM: tasks, commit, abort, and repeated
+batches."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def streams() -> PersistentStreams:
 
 
 class Spark:
-    """A driver and its tasks, each of which blocks in a thread."""
+    """A driver and its tasks. Each task blocks in a thread."""
 
     def __init__(self, cluster: LocalCluster, store: MemoryStateStore) -> None:
         self.cluster = cluster
@@ -97,7 +98,7 @@ class Spark:
         origin = Origin("w", batch, part)
         call = partial(stage_rows, self.options, origin, batches(batch, part, pace), **more)
         message = await asyncio.to_thread(call)
-        return pickle.loads(pickle.dumps(message))  # as it comes to the driver
+        return pickle.loads(pickle.dumps(message))  # pickled, as the driver gets it
 
     async def commit(self, *messages: Any) -> None:
         await asyncio.to_thread(commit_batch, self.options, messages)
@@ -110,7 +111,7 @@ class Spark:
 
 
 def batches(batch: int, part: int, pace: Callable[[int], object] | None) -> Iterator[Any]:
-    """COUNT rows of a part, in Arrow batches of 50."""
+    """Yield COUNT rows of a part in Arrow batches of 50."""
     first = (2 * batch + part) * COUNT
     for start in range(first, first + COUNT, 50):
         if pace is not None:
@@ -133,7 +134,7 @@ async def spark(
 
 
 async def assert_seen(batches: int) -> None:
-    """Every row of these batches once, in the order of parts and rows."""
+    """Check that every row of these batches arrived once, in the order of parts and rows."""
     count = 2 * batches * COUNT
     await until(lambda: sum(map(len, SEEN.values())) >= count)
     assert dict(SEEN) == {f"k{k}": [n for n in range(count) if n % KEYS == k] for k in range(KEYS)}
@@ -231,7 +232,7 @@ class LargeTable(Grain):
 
 @asynccontextmanager
 async def over_ledger(directory: Path) -> AsyncIterator[WriteOptions]:
-    """Options to write into ledgers."""
+    """Run a cluster over ledgers, and yield the options that write to it."""
     SEEN.clear()
 
     def make() -> PersistentStreams:
@@ -246,7 +247,7 @@ async def over_ledger(directory: Path) -> AsyncIterator[WriteOptions]:
 
 
 def large_rows(first: int, count: int, size: int) -> Iterator[Any]:
-    """Rows of one key, in Arrow batches of 100."""
+    """Yield rows of one key in Arrow batches of 100."""
     for start in range(first, first + count, 100):
         numbers = list(range(start, min(start + 100, first + count)))
         rows = {"key": ["k"] * len(numbers), "n": numbers, "pad": ["x" * size] * len(numbers)}
@@ -259,7 +260,7 @@ async def write_batch(options: WriteOptions, batch: int, rows: Iterator[Any]) ->
 
 
 async def test_many_large_rows_of_one_key_are_several_messages(tmp_path: Path) -> None:
-    """Together they are larger than an entry of a ledger."""
+    """Together the rows are larger than an entry of a ledger."""
     async with over_ledger(tmp_path) as options:
         await write_batch(options, 0, large_rows(0, 400, 20_000))
         await until(lambda: len(SEEN["k"]) == 400)

@@ -1,4 +1,4 @@
-"""Identities of messages: the same for every attempt, and different for everything else."""
+"""The identities of messages: equal for every attempt, and different for all other messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns become values of items and columns again, whatever is inside of what."""
+"""Columns become item values and columns again, with any nesting of types."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def structed(inner: list[Kinds]) -> Kinds:
 
 
 def deeper(inner: st.SearchStrategy[Kinds]) -> st.SearchStrategy[Kinds]:
-    """One level more."""
+    """Nest the types one level deeper."""
     return st.one_of(
         inner.map(listed),
         st.lists(inner, min_size=1, max_size=2).map(structed),
@@ -92,7 +92,7 @@ KINDS = st.one_of(ONE, deeper(ONE), deeper(ONE | deeper(ONE)), deeper(deeper(dee
 
 
 def shown(value: Any, nan: str | None, *, is_key: bool = False) -> Any:
-    """A value that can be compared: NaN as a key is "NaN", and elsewhere `nan`."""
+    """Return a comparable value: NaN becomes "NaN" as a key, and `nan` elsewhere."""
     if isinstance(value, float) and value != value:
         return "NaN" if is_key else nan
     if isinstance(value, dict):

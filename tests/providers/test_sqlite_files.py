@@ -1,4 +1,4 @@
-"""Files that go missing, change, or cannot be written; who may read them."""
+"""Files that disappear, change or cannot be written, and their permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.runtime import ConfigError, MemberRow, Silo, Status, StorageUnav
 
 Harm = Callable[[Path], object]
 KEY = "a"
-FILE = "state-7.db"  # where the key is
+FILE = "state-7.db"  # the file with the key
 MANIFEST = "millstream.manifest"
 
 
@@ -32,7 +32,7 @@ def empty(path: Path) -> None:
 
 
 def replace(path: Path) -> None:
-    """By a file that looks the same."""
+    """Replace the file with an equal copy."""
     copy = path.with_name("copy")
     shutil.copyfile(path, copy)
     copy.replace(path)
@@ -138,7 +138,7 @@ async def test_a_file_that_a_crash_kept_off_the_manifest_is_listed_when_it_is_op
     await write(tmp_path)
     manifest = tmp_path / MANIFEST
     head = manifest.read_text().splitlines()[0]
-    manifest.write_text(f"{head}\nstate-")  # half a line, as a power cut leaves it
+    manifest.write_text(f"{head}\nstate-")  # half a line, as after a power failure
     store = SqliteStateStore(tmp_path)
     assert await store.read(KEY)
     await store.aclose()

@@ -404,7 +404,7 @@ def test_a_bookie_that_is_in_no_doubt_is_repaired_without_a_fence(is_closed: boo
             await writer.close()
         bookie = next(iter(world.bookies.values()))
         world.flip(bookie, writer.ledger, 2)
-        bookie.store.state.doubt(writer.ledger)  # up to the ledger before
+        bookie.store.state.doubt(writer.ledger)  # only the ledgers before this one are in doubt
         outcome = await world.repairer().repair(bookie, writer.ledger, [2])
         assert outcome.repaired == 1 and await world.damaged(bookie, writer.ledger, 6) == []
         assert bookie.store.state.term_of(writer.ledger) == 0
@@ -501,7 +501,7 @@ def test_after_a_whole_pass_the_next_one_comes_when_it_is_due() -> None:
 
 
 async def passes_s(world: Copies, scrubber: Scrubber, seconds: int) -> list[int]:
-    """In which second each pass ended."""
+    """The second in which each pass ended."""
     found: list[int] = []
     for second in range(seconds):
         await asyncio.sleep(1.0)
@@ -515,10 +515,10 @@ async def passes_s(world: Copies, scrubber: Scrubber, seconds: int) -> list[int]
     [
         (0.0, 0.0, 40),
         (-10.0, 0.0, 30),
-        (-39.5, 0.0, 1),  # which is the next look
+        (-39.5, 0.0, 1),  # at the next look
         (-99.0, 0.0, 0),
-        (30.0, 0.0, 40),  # by a clock that was wrong
-        (0.0, 5.0, 0),  # it ended in the middle of a pass
+        (30.0, 0.0, 40),  # written by a clock that was wrong
+        (0.0, 5.0, 0),  # the silo ended in the middle of a pass
     ],
 )
 def test_a_pass_is_due_so_long_after_the_last_one_whichever_silo_made_it(
@@ -751,7 +751,8 @@ def test_a_bookie_without_others_says_where_the_damage_is() -> None:
         assert (fault.file, fault.offset) == bookie.where(writer.ledger, 2)
         assert fault.is_lost and fault.why == "no other bookie holds copies of this ledger"
         assert (report.passes, report.damaged, report.failed) == (1, 1, 1)
-        again = world.scrubber(bookie, ScrubOptions())  # a start goes on with what is known
+        # a restart continues with the known progress
+        again = world.scrubber(bookie, ScrubOptions())
         await asyncio.sleep(5.0)
         assert again.report().faults == (fault,) and again.report().passes == 1
         assert again.report().damaged == 1, "it was counted before"

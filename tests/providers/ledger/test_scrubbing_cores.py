@@ -1,4 +1,4 @@
-"""Which entries a bookie should have, and when a repair is tried: decisions without I/O."""
+"""The entries that a bookie must have, and the times of repairs: decisions without I/O."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_ledger_that_failed_waits_longer_each_time() -> None:
         ((ledger, entries),) = docket.due(now_s)
         assert (ledger, entries) == (1, [4, 5])
         docket.settle(1, entries, {4: Failure("away"), 5: Failure("away")}, now_s)
-        docket.put(1, [4])  # no news
+        docket.put(1, [4])  # already known
         before_s = now_s
         while not docket.due(now_s):
             now_s += 1.0

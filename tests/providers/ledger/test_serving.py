@@ -1,4 +1,4 @@
-"""Bookies as other silos reach them: in the start that their row names, while their silo lives."""
+"""Bookies that other silos call: only in the start that their row names, while their silo lives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACE = "data/{silo}"
 
 
 class Net:
-    """Silos that live, and their targets."""
+    """The live silos and their targets."""
 
     def __init__(self) -> None:
         self.live: set[str] = set()
@@ -68,7 +68,7 @@ class View:
 
 
 class World:
-    """A bookie in silo `b`, and silo `a` which calls it."""
+    """A bookie in silo `b`, and silo `a` that calls it."""
 
     def __init__(self) -> None:
         self.net, self.store = Net(), MemoryStateStore()
@@ -78,7 +78,7 @@ class World:
         self.bookies = ClusterBookies(self.a, self.rows, PLACE)
 
     async def run(self, bookie: Bookie) -> None:
-        """Silo `b` runs a bookie from now on."""
+        """Run a bookie in silo `b`."""
         ClusterBookies(self.b, self.rows, PLACE).serve(bookie)
         await self.say(bookie)
 
@@ -135,7 +135,7 @@ async def test_a_bookie_that_started_again_is_found_at_once() -> None:
     await world.run(again)
     with pytest.raises(BookieAway, match="in its start 2, not 1"):
         await world.bookies.add(again.name, 1, [entry(1, 0)])
-    await world.bookies.add(again.name, 1, [entry(1, 0)])  # it has looked
+    await world.bookies.add(again.name, 1, [entry(1, 0)])  # by this call it has read the row again
     await again.aclose()
 
 
@@ -161,7 +161,7 @@ async def test_ledgers_are_not_spread_over_bookies_of_other_places_or_that_drain
         await world.say(bookie, **named)
         await asyncio.sleep(2 * LOOK_S)
         assert not world.bookies.writable(), named
-    await world.bookies.add(bookie.name, 1, [entry(1, 0)])  # what it has can be reached
+    await world.bookies.add(bookie.name, 1, [entry(1, 0)])  # its existing ledgers stay reachable
     await bookie.aclose()
 
 

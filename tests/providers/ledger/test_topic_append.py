@@ -1,4 +1,4 @@
-"""Appending to a topic: numbers, repeats, limits, moving from ledger to ledger."""
+"""Appending to a topic: numbers, repeats, limits, and the move from ledger to ledger."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def test_a_ledger_that_fails_is_ended_and_the_rest_goes_to_the_next_one(
         assert numbers == [[n] for n in range(1, 8)]
         assert texts(await world.all()) == [f"p{n}" for n in range(1, 8)]
         assert len(topic.record.spans) == 2 and topic.record.spans[0].is_sealed
-        # by its writer it ends with what that knew, by a recovery also with what had arrived
+        # Closed by its writer, the ledger ends with the entries that the writer knew. A recovery
+        # also keeps entries that had arrived.
         assert topic.record.spans[0].count in ({2} if closes_failed else {2, 3})
 
     in_a_world(main)
@@ -185,7 +186,7 @@ def test_what_was_sent_and_has_no_ledger_to_go_to_is_of_unknown_fate_and_stored_
 def test_what_bookies_do_not_answer_for_is_of_unknown_fate_after_a_while_and_stored_later() -> None:
     async def main(world: World) -> None:
         topic = await world.open()
-        world.bookies.gate.clear()  # as a process that is stopped, and keeps its connections
+        world.bookies.gate.clear()  # as if a bookie process hangs and keeps its connections
         before_s = asyncio.get_running_loop().time()
         first = topic.append(marked("p", 1))
         await asyncio.sleep(1.0)
@@ -226,7 +227,7 @@ def test_bytes_on_the_way_are_limited_and_who_waits_too_long_hears_queue_full() 
         futures = [topic.append([TopicMessage(b"x" * 500, "p", n)]) for n in range(6)]
         assert topic.in_flight_bytes <= 2000
         await asyncio.sleep(5.1)
-        with pytest.raises(PublishUnknown):  # it was sent
+        with pytest.raises(PublishUnknown):  # this message was sent
             await futures[2]
         with pytest.raises(QueueFull, match="in_flight_bytes_max"):
             await futures[3]
@@ -392,7 +393,7 @@ def test_a_closed_topic_takes_nothing_and_the_next_owner_finds_everything_ended(
         with pytest.raises(QueueUnavailable, match="closed"):
             topic.append(plain("x"))
         assert all(span.is_sealed for span in topic.record.spans)
-        world.bookies.refuse_recovery = 10**6  # none is needed
+        world.bookies.refuse_recovery = 10**6  # no recovery is needed
         topic = await world.open(2)
         assert await topic.append(plain("y")) == [6]
 

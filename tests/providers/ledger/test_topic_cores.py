@@ -1,4 +1,4 @@
-"""The cores of a topic by themselves: what is remembered, counted and let go of."""
+"""The cores of a topic alone: its memory of producers, its limits, and its waiting appends."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_room_for_who_waits_comes_back_when_it_is_taken() -> None:
             waiting.refuse_flood(11)
         waiting.refuse_flood(10)
         assert waiting.take().size_bytes == 90 and not waiting.appends
-        waiting.refuse_flood(1000)  # one alone may be larger
+        waiting.refuse_flood(1000)  # a lone append may be larger
 
 
 async def test_who_is_given_up_takes_along_what_its_producers_gave_and_theirs() -> None:
@@ -116,7 +116,7 @@ async def test_who_is_given_up_takes_along_what_its_producers_gave_and_theirs() 
     assert isinstance(appends[3].done.exception(), QueueUnavailable)
     assert waiting.head is appends[2] and len(waiting.appends) == 1
     waiting.refuse_flood(90)
-    waiting.expire(99.0, QueueFull("late"))  # the last one
+    waiting.expire(99.0, QueueFull("late"))  # the last append
     assert not waiting.appends
 
 
@@ -155,7 +155,7 @@ async def test_of_callers_that_leave_together_nobody_behind_is_looked_at_for_eac
 def test_an_index_that_is_full_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "KNOWN_MAX", 4)
     made = index.EntryIndex()
-    for entry in (10, 20, 30, 40, 50):  # in order, as a writer has them: all are kept
+    for entry in (10, 20, 30, 40, 50):  # entries in order, as a writer notes them, are all kept
         made.note(entry, entry * 2, entry * 3)
     assert len(made) == 5 and made.around_number(85, 99) == (40, 50)
     made.note(15, 30, 45)

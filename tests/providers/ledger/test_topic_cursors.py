@@ -1,4 +1,4 @@
-"""Named cursors, what is deleted for them, and how much may lie before them."""
+"""Named cursors, the messages that are deleted after them, and the limit of their backlog."""
 
 from __future__ import annotations
 
@@ -330,14 +330,14 @@ def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
         one, two = await topic.cursors.open("one"), await topic.cursors.open("two")
         one.acknowledge(20)
         await asyncio.sleep(5)
-        assert topic.reader.first == 1  # two holds them
+        assert topic.reader.first == 1  # cursor two retains them
         two.acknowledge(11)
-        assert topic.reader.first == 1  # not stored yet
+        assert topic.reader.first == 1  # the position is not stored yet
         await asyncio.sleep(5)
         assert topic.reader.first == 11 and len(world.bookies.deleted) == 2
         two.acknowledge(20)
         await asyncio.sleep(5)
-        assert topic.reader.first == 16  # the newest with messages stays
+        assert topic.reader.first == 16  # the newest ledger with messages stays
         assert {span.ledger for span in topic.record.spans} <= world.bookies.ledgers.keys()
         assert texts(await topic.reader.read(16)) == [f"m{n}" for n in range(16, 21)]
 
@@ -380,7 +380,7 @@ def test_what_a_cursor_could_not_store_is_kept() -> None:
 def test_a_topic_that_ends_before_what_a_cursor_has_acknowledged_is_not_opened(
     mark: int, ranges: tuple[tuple[int, int], ...]
 ) -> None:
-    """Its next messages would have numbers that the subscription counts as done."""
+    """The topic's next messages would have numbers that the subscription counts as acknowledged."""
 
     async def main(world: World) -> None:
         topic = await filled(world)
@@ -486,7 +486,7 @@ def test_acknowledged_messages_are_kept_for_a_time() -> None:
 
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found(has_begun: bool) -> None:
-    """`has_begun`: the witness of the ledger's row says that the row is going."""
+    """With `has_begun`, the witness of the ledger's row marks the row as being deleted."""
 
     async def main(world: World) -> None:
         topic = await filled(world)
@@ -546,7 +546,7 @@ def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_backlog_that_grows_by_a_cursor_leaves_no_room(is_new: bool) -> None:
-    """One that goes back, or a new one that begins before the others."""
+    """The cursor moves back, or a new cursor begins before the others."""
 
     async def main(world: World) -> None:
         topic = await world.open(1, BACKLOG)
@@ -554,7 +554,7 @@ def test_a_backlog_that_grows_by_a_cursor_leaves_no_room(is_new: bool) -> None:
         for number in range(1, 18):
             await topic.append(large(number))
             cursor.acknowledge(number)
-        await topic.append(large(18))  # there is room for more
+        await topic.append(large(18))  # there is space for more
         if is_new:
             await topic.cursors.open("new", 1)
         else:
@@ -662,12 +662,12 @@ def test_what_goes_is_acknowledged_and_not_the_newest(
 @pytest.mark.parametrize(
     ("age_s", "kept_bytes", "count"),
     [
-        (9, None, 1),  # of 0 s, 1 s and 2 s, at 9 s
+        (9, None, 1),  # ages of 0 s, 1 s and 2 s, at 9 s
         (8, None, 2),
         (8.001, None, 1),
         (7.999, None, 2),
         (10, None, 0),
-        (None, 600, 0),  # of 200, 300 and 100 bytes
+        (None, 600, 0),  # sizes of 200, 300 and 100 bytes
         (None, 599, 1),
         (None, 400, 1),
         (None, 399, 2),

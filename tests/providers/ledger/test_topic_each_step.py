@@ -1,5 +1,7 @@
-"""Every write of a row fails once, loses its answer once, and is the last thing an owner does once:
-what was acknowledged stays, and no list has a ledger that is gone (I27; spec 9.7, errors)."""
+"""Every write of a row fails once, loses its answer once, and is once the owner's last step.
+
+Acknowledged messages stay, and no list names a ledger that is deleted.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from millstream.runtime import Etag, StorageError, StorageUnavailable, StreamErr
 
 OPTIONS = LedgerTopicOptions(snapshot_entries=2, enqueue_wait_s=1.0)
 SETTINGS = LedgerTopicSettings(ledger_entries_max=3)
-WRITES = 90  # of the whole story, with some to spare
+WRITES = 90  # the writes of the whole run, and some more
 
 
 def at_write(world: World, count: int, act: Callable[[], None], is_done: bool) -> None:
-    """When the store is asked for its `count`th change, do something before or after it."""
+    """Call `act` before or after the store's `count`th change."""
     put, remove, left = world.store.put, world.store.remove, count
 
     def is_due() -> bool:
@@ -46,7 +48,7 @@ def at_write(world: World, count: int, act: Callable[[], None], is_done: bool) -
 
 
 async def story(world: World, heard: list[int]) -> None:
-    """An owner appends over several ledgers, a cursor follows, it closes."""
+    """An owner appends over several ledgers, a cursor follows, and the topic closes."""
     topic = await world.open(1, OPTIONS, SETTINGS)
     cursor = await topic.cursors.open("c")
     for seq in range(1, 11):

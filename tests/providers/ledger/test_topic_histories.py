@@ -1,5 +1,5 @@
-"""Owners that crash, are overtaken and go on as zombies; producers that send until they hear: the
-history of every run is judged (spec 10.10.9, I26 to I30)."""
+"""Owners crash, lose their topic and continue as zombies. Producers repeat until they get an
+answer. The history of every run is judged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SETTINGS = LedgerTopicSettings(ledger_entries_max=6, ledger_age_s=60.0)
 
 
 class Owner:
-    """A topic in the hands of a process, which may be dead, or a zombie."""
+    """A topic that a process owns. The process may be dead or a zombie."""
 
     def __init__(self, process: Process, topic: Topic, cursor: Cursor) -> None:
         self.process = process
@@ -50,7 +50,9 @@ class Owner:
 
 
 class Producer:
-    """Sends sequences in order, to one owner at a time, again until each was acknowledged."""
+    """Sends sequences in order to one owner at a time, and repeats each until it is
+    acknowledged.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,7 +63,7 @@ class Producer:
         self.has_failed = False
 
     def next_messages(self, count: int) -> list[TopicMessage]:
-        """What failed before, and new ones behind it."""
+        """Return the failed messages, followed by new ones."""
         self.has_failed = False
         new = range(self.seq + 1, self.seq + 1 + count)
         self.seq += count
@@ -72,7 +74,7 @@ class Producer:
 
 
 class Run:
-    """One history in the making; each method is a step that a seed or hypothesis chooses."""
+    """One history that is being made. A seed or hypothesis chooses the order of its methods."""
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -84,7 +86,7 @@ class Run:
         self.epoch = 0
 
     async def take_over(self) -> None:
-        """A new process opens the topic; owners of before go on if they are not dead."""
+        """Open the topic in a new process. Earlier owners that are alive continue."""
         self.epoch += 1
         process = self.world.process()
         try:
@@ -95,12 +97,14 @@ class Run:
             process.kill()
             return
         done = self.history.acknowledged
-        assert set(range(topic.reader.first, cursor.mark + 1)) <= done  # I29
-        assert set(range(1, topic.reader.first)) <= done, "what was not acknowledged is gone"  # I28
+        # the cursor skips no message
+        assert set(range(topic.reader.first, cursor.mark + 1)) <= done
+        # trimmed messages were acknowledged
+        assert set(range(1, topic.reader.first)) <= done, "what was not acknowledged is gone"
         self.owners.append(Owner(process, topic, cursor))
 
     def crash(self, which: int) -> None:
-        """As SIGKILL. Who waited for an answer waits no longer."""
+        """Crash the owner, as SIGKILL does. Its pending answers are lost."""
         owner = self.owners[which % len(self.owners)]
         owner.is_alive = False
         owner.process.kill()
@@ -116,7 +120,7 @@ class Run:
             await owner.topic.aclose()
 
     def send(self, who: int, which: int, count: int) -> None:
-        """To the owner that it has, or else to any one, which may be a zombie."""
+        """Send to the producer's owner, or to any recent owner, which may be a zombie."""
         self.hear()
         producer = self.producers[who % len(self.producers)]
         if producer.owner is None or not producer.out:
@@ -126,7 +130,7 @@ class Run:
         if not owner.is_alive or (producer.out and len(producer.unheard) > 30):
             return
         if producer.has_failed and producer.out:
-            return  # what failed goes first, once it is known what became of the rest
+            return  # failed messages go first, once the results of the others are known
         messages = producer.next_messages(count)
         self.history.step += 1
         sent = Sent(owner.topic.epoch, messages, self.history.step)
@@ -140,7 +144,7 @@ class Run:
             producer.out.append((sent, future))
 
     def hear(self) -> None:
-        """What appends have come to meanwhile."""
+        """Record the results of appends."""
         for producer in self.producers:
             self.history.step += 1
             out, producer.out = producer.out, []
@@ -160,7 +164,7 @@ class Run:
                     producer.has_failed = True
 
     async def read(self, which: int, back: int) -> None:
-        """An owner, or a reader elsewhere, reads a page and what the cursor has."""
+        """Let an owner and a reader elsewhere read a page."""
         owner = self.owners[which % len(self.owners)]
         reader = self.world.process().topics.reader("t")
         sources: list[OwnerReader | TopicReader] = [reader, owner.topic.reader]
@@ -173,7 +177,9 @@ class Run:
         await reader.aclose()
 
     async def acknowledge(self, which: int, count: int, skip: bool) -> None:
-        """The cursor's reader takes a few, and acknowledges them, perhaps all but the first."""
+        """Let the cursor's reader take a few messages and acknowledge them, perhaps without the
+        first.
+        """
         owner = self.owners[which % len(self.owners)]
         if not owner.is_alive:
             return
@@ -202,7 +208,7 @@ class Run:
             self.world.store.fail(act, "ledger/c/", is_done=is_done == "lost")  # type: ignore[arg-type]
 
     async def fence(self) -> None:
-        """Somebody ends the ledger that is written, but does not take the topic over."""
+        """Recover the current ledger without taking over the topic."""
         spans = self.owners[-1].topic.record.spans
         if spans:
             try:
@@ -217,7 +223,7 @@ class Run:
             pass
 
     async def end(self) -> None:
-        """Troubles are over: all is sent, closed and judged."""
+        """End the faults, send everything, close the topic and judge the history."""
         self.world.bookies.faults.clear()
         self.world.bookies.refuse_creation = self.world.bookies.refuse_recovery = 0
         self.world.bookies.rate = self.world.store.rate = 0.0
@@ -233,12 +239,12 @@ class Run:
             self.history.read(list(found))
             given |= {one.number for one in found}
         missing = set(range(1, last.topic.reader.end)) - given - self.history.acknowledged
-        assert not missing, f"the cursor skipped {missing}"  # H10
+        assert not missing, f"the cursor skipped {missing}"  # cursors skip nothing
         await last.topic.aclose()
         self.history.judge()
 
     def is_over(self, owner: Owner) -> bool:
-        """Is it dead, or fenced, or was it overtaken by one whose opening failed then?"""
+        """Is the owner dead or fenced, or did a later owner begin to open the topic?"""
         try:
             owner.topic.append([])
         except StreamError:
@@ -246,7 +252,7 @@ class Run:
         return not owner.is_alive or owner.topic.epoch != self.epoch
 
     async def drain(self, producer: Producer) -> None:
-        """Until everything was acknowledged."""
+        """Send until everything is acknowledged."""
         for _ in range(100):
             self.hear()
             if not producer.out and not producer.unheard:
@@ -265,7 +271,7 @@ KINDS = [
 
 
 class TopicMachine(RuleBasedStateMachine):
-    """Steps in an order that hypothesis chooses, and makes shorter where one fails."""
+    """Steps in an order that hypothesis chooses and shrinks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +362,7 @@ TestTopicHistories = TopicMachine.TestCase
 
 
 async def random_run(seed: int, steps: int) -> Run:
-    """A longer history of chance."""
+    """Make a longer random history."""
     random, run = Random(seed), Run(seed)
     run.world.bookies.rate, run.world.store.rate = (
         random.choice([0, 0.02]),
@@ -404,7 +410,7 @@ def test_histories_of_chance_keep_what_was_acknowledged(seed: int) -> None:
 
 
 def test_fenced_is_what_zombies_hear() -> None:
-    """Not a weaker error: the histories would be as right with one."""
+    """Zombies get this error and not a weaker one, with which the histories would be right, too."""
 
     async def main() -> None:
         run = Run(1)

@@ -1,4 +1,4 @@
-"""What a topic's owner has sent, and what of it is confirmed: the core by itself."""
+"""The sent messages of a topic's owner, and the confirmed ones among them: the core alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = size_of(TopicMessage(b"x"))
 
 
 def new(entry_messages: int = 1000, **more: int) -> Outbox:
-    """An outbox whose entries have room for so many messages of a byte."""
+    """Make an outbox whose entries have space for `entry_messages` messages of a byte."""
     limit = entry_messages * SIZE + FRAME_BYTES
     return Outbox(Producers(9, 1000), more.get("first", 1), more.get("last_ms", 0), limit, 100)
 

@@ -1,4 +1,4 @@
-"""Reading a topic by number and time: from memory, out of ledgers, in other silos."""
+"""Reading a topic by number and time: from memory, from ledgers, and in other silos."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ NO_CACHE = LedgerTopicOptions(cache_bytes_max=1, snapshot_entries=3)
 
 
 async def filled(world: World, count: int, options: LedgerTopicOptions = NO_CACHE) -> Topic:
-    """A topic with messages `m1`, `m2`, ...: three in an entry, four entries in a ledger."""
+    """Make a topic with messages `m1`, `m2`, ..., three in an entry and four entries in a
+    ledger.
+    """
     topic = await world.open(1, options, SMALL)
     for first in range(1, count + 1, 3):
         numbers = range(first, min(first + 3, count + 1))
@@ -61,7 +63,7 @@ def test_reading_on_costs_no_search() -> None:
         for _ in range(20):
             page = await reader.read(number, 3)
             number = page[-1].number + 1
-        assert process.ledgers.reads - before <= 50  # a ledger is four entries
+        assert process.ledgers.reads - before <= 50  # a ledger has four entries
         assert process.ledgers.open_readers <= READERS_MAX
         await reader.aclose()
 
@@ -105,7 +107,8 @@ def test_a_bookie_that_says_what_is_no_news_delays_no_reader_nor_keeps_it_busy(
         now = asyncio.get_running_loop().time
         waiting = asyncio.ensure_future(reader.wait(2, 30))
         await asyncio.sleep(1.0)
-        assert not waiting.done() and 40 <= len(asked) <= 110  # for news, and for the end
+        # asks for new messages and for the end
+        assert not waiting.done() and 40 <= len(asked) <= 110
         await topic.append(plain("b"))
         began = now()
         assert await waiting and now() - began <= 0.03

@@ -1,4 +1,4 @@
-"""The row of a topic beside the rows of its ledgers: what contradicts is refused, and named."""
+"""The row of a topic and the rows of its ledgers: contradictions are refused and named."""
 
 from __future__ import annotations
 

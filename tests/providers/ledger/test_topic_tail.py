@@ -1,4 +1,4 @@
-"""The newest messages of a topic: what is kept, and what fits on a page."""
+"""The newest messages of a topic: the kept messages, and the size of a page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_last_one_is_kept_however_large_it_is() -> None:
 def test_what_was_let_go_of_leaves_the_list_in_time(
     kept: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is half of the list, and four batches at least."""
+    """Dropped batches leave the list once they are half of it and at least four."""
     monkeypatch.setattr(tail, "COMPACT_AT", 4)
     made = TopicTail(kept)
     for number, length in enumerate(lengths, 1):
@@ -80,7 +80,7 @@ def test_an_index_of_nothing_has_all_to_look_at(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(index, "KNOWN_MAX", 3)
     for entry in (10, 20, 40):
         made.note(entry, entry, entry)
-    made.note(30, 30, 30)  # it is full, and this one is not the last
+    made.note(30, 30, 30)  # the index is full, and this entry is not the last
     assert len(made) == 1 and made.around_number(35, 99) == (30, 99)
 
 

@@ -1,4 +1,4 @@
-"""Opening a topic in an epoch: fencing, recovery, what is known of producers, zombies."""
+"""Opening a topic in an epoch: fencing, recovery, remembered producers and zombies."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_zombie_whose_list_write_comes_late_appends_nothing() -> None:
         new = await world.open(2)
         assert await new.append(plain("b")) == [2]
         with pytest.raises(QueueFenced):
-            await zombie  # it was never sent
+            await zombie  # the message was never sent
         assert texts(await world.all()) == ["a", "b"]
 
     in_a_world(main)
@@ -174,7 +174,7 @@ def test_what_was_on_its_way_and_is_sent_again_is_stored_once_also_by_another_ow
         old = await world.open(1)
         await old.append(marked("p", 1))
         world.bookies.closes_failed = True
-        world.bookies.faults.append("lost")  # it arrived, and the ledger ends before it
+        world.bookies.faults.append("lost")  # the entry arrived, but the ledger ends before it
         world.bookies.refuse_creation = 10**6
         with pytest.raises(PublishUnknown):
             await old.append(marked("p", 2))
@@ -208,7 +208,7 @@ def test_a_ledger_without_messages_leaves_the_list_and_is_deleted_then() -> None
 
 
 def test_a_topic_with_a_listed_ledger_that_is_gone_is_not_opened() -> None:
-    """It may have had messages, whose numbers would be given again."""
+    """The ledger may have had messages, and their numbers would be given again."""
 
     async def main(world: World) -> None:
         old = await world.open(1)

@@ -1,4 +1,5 @@
-"""Rows with a witness: an older row is refused, and whoever races is never accused."""
+"""Rows with a witness: older rows are refused, and concurrent processes are never reported as
+faults."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_a_change_without_a_pin_may_fall_back_to_the_last_one_that_has_it() -> N
     async def main() -> None:
         store = SlowStore()
         rows = sums(store)
-        await rows.update("s", adding(1), pins=False)  # the first one always is
+        await rows.update("s", adding(1), pins=False)  # the first change always pins
         first = data_of(store)
         await rows.update("s", adding(2))
         pinned = data_of(store)
@@ -110,7 +111,7 @@ def test_a_change_has_not_happened_before_its_witness_is_stored(is_done: bool) -
         with pytest.raises(StorageUnavailable):
             await rows.update("s", adding(2))
         store.fail("write", WITNESS, times=3, is_done=is_done)
-        assert (await rows.update("s", adding(2))).parts == (1, 2)  # the row has it already
+        assert (await rows.update("s", adding(2))).parts == (1, 2)  # the row has the change already
         newest = data_of(store)
         force(store, KEY, None)
         with pytest.raises(Corrupt):
@@ -156,7 +157,7 @@ def test_a_deletion_that_stopped_halfway_is_ended_and_any_other_row_stays() -> N
         assert await rows.read("s") is None
         assert [one.parts async for one in rows.scan()] == [(1,)]
         before_read(store, KEY, lambda: others.update("s", adding(9)))
-        await rows.end_deletion("s")  # the deletion was seen, and its row not yet
+        await rows.end_deletion("s")  # the reader has seen the deletion, but not the new row
         found = await rows.read("s")
         assert found is not None and found.parts == (9,)
         store.fail("clear", KEY, times=ROW_TRIES_MAX)
@@ -193,7 +194,7 @@ def test_a_row_that_was_deleted_before_its_writer_pinned_it_is_gone_and_nobody_i
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("seed", range(6))
 def test_who_races_is_never_accused(seed: int, rate: float) -> None:
-    """Writers, readers and deletions of one row at once, with lost answers."""
+    """Concurrent writes, reads and deletions of one row, with lost answers."""
 
     async def one(store: SlowStore, number: int, random: Random) -> None:
         rows = sums(store, number)
@@ -224,7 +225,7 @@ def test_who_races_is_never_accused(seed: int, rate: float) -> None:
 
 
 def before_read(store: SlowStore, key: str, act: Callable[[], Awaitable[object]]) -> None:
-    """Do this before the next read of a key."""
+    """Call `act` before the next read of a key."""
     read = store.read
 
     async def late(asked: str, /) -> Row | None:
@@ -267,7 +268,7 @@ def test_who_ends_the_deletion_of_another_too_late_removes_no_later_row() -> Non
         async def made_anew() -> None:
             await others.update("s", adding(9))
 
-        before_read(store, KEY, made_anew)  # the deletion was seen, and its row not yet
+        before_read(store, KEY, made_anew)  # the reader has seen the deletion, but not the new row
         assert (await rows.update("s", adding(2))).parts == (9, 2)
 
     in_virtual_time(main)

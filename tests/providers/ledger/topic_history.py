@@ -1,7 +1,7 @@
-"""What happened to a topic, and whether that may be: spec 10.10.9, H1 to H10 as far as they apply.
+"""The history of a topic, and the checks that it is allowed.
 
-Producers send sequences in order, and again until they are acknowledged; owners come and go; what
-is stored in the end is put together from every ledger that a list ever had.
+Producers send sequences in order and repeat them until they are acknowledged. Owners change. The
+final contents are put together from every ledger that a topic's row ever listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPIC_KEY = "ledger/c/topics/t"
 
 @dataclass
 class Sent:
-    """One append. `numbers`: what it was told; None: a failure, of kind `failed`."""
+    """One append. `numbers` is the answer, or None after an error of the kind `failed`."""
 
     epoch: int
     messages: list[TopicMessage]
@@ -36,7 +36,7 @@ class Sent:
 
 @dataclass
 class History:
-    """Appends, reads, acknowledgements and openings, in the order in which they were seen."""
+    """Appends, reads, acknowledgements and openings, in the order of their observation."""
 
     world: World
     sent: list[Sent] = field(default_factory=list)
@@ -47,7 +47,7 @@ class History:
     step: int = 0
 
     def watch(self) -> None:
-        """See each record of the topic as it is written."""
+        """Record each written row of the topic."""
         put = self.world.store.put
 
         def watched(key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
@@ -59,7 +59,7 @@ class History:
         self.world.store.put = watched  # type: ignore[method-assign]
 
     def listed(self, record: TopicRecord) -> None:
-        """The list as it was written: without a gap, of ledgers that are there (I27)."""
+        """Check a written list of ledgers: it has no gap, and all ledgers exist."""
         next_number = record.trimmed
         for span in record.spans:
             assert span.first == next_number, record
@@ -72,12 +72,12 @@ class History:
         assert all(span.is_sealed for span in record.spans[:-1]), record
 
     def read(self, found: list[StoredMessage]) -> None:
-        """Somebody read these: what one number has is the same for everybody (H2)."""
+        """Check messages that a reader read: a number has the same message for all readers."""
         for one in found:
             assert self.seen.setdefault(one.number, one.message) == one.message, one
 
     def log(self) -> dict[int, TopicMessage]:
-        """Everything that was ever stored, by number; of the sealed ledgers."""
+        """Return all messages in the sealed ledgers, by number."""
         log: dict[int, TopicMessage] = {}
         for span in self.spans.values():
             if not span.is_sealed:
@@ -91,16 +91,17 @@ class History:
         return log
 
     def judge(self) -> None:
-        """All owners have ended, and the last one closed the topic."""
+        """Judge the history after all owners have ended and the last one has closed the topic."""
         log = self.log()
-        assert sorted(log) == list(range(FIRST_NUMBER, FIRST_NUMBER + len(log)))  # H6
+        # no number is missing
+        assert sorted(log) == list(range(FIRST_NUMBER, FIRST_NUMBER + len(log)))
         self.judge_acknowledged(log)
         self.judge_reads(log)
         self.judge_producers(log)
         self.judge_owners()
 
     def judge_acknowledged(self, log: dict[int, TopicMessage]) -> None:
-        """H1, and I3: what was acknowledged is stored, in the order of real time."""
+        """Check that acknowledged messages are stored, in the order of real time."""
         stored = set(log.values())
         firsts = self.firsts()
         for sent in self.sent:
@@ -115,7 +116,9 @@ class History:
             assert highest_of(sent) > before, (sent, before)
 
     def firsts(self) -> list[Sent]:
-        """Appends of what was never sent before, and that succeeded, but for the very first."""
+        """Return successful appends of new messages that began after an earlier append
+        succeeded.
+        """
         known: set[TopicMessage] = set()
         found: list[Sent] = []
         ended = [one.ended for one in self.sent if one.numbers]
@@ -127,12 +130,12 @@ class History:
         return found
 
     def judge_reads(self, log: dict[int, TopicMessage]) -> None:
-        """H3: whoever read a message before its ledger had an end finds it in the end."""
+        """Check that each message that was read before its ledger was closed is in the result."""
         for number, message in self.seen.items():
             assert log.get(number) == message, (number, message, log.get(number))
 
     def judge_producers(self, log: dict[int, TopicMessage]) -> None:
-        """H4, H7, I30: of each producer, sequences rise, so each is there once at most."""
+        """Check that the sequences of each producer rise, so that each is stored at most once."""
         last: dict[str, int] = {}
         for number in sorted(log):
             message = log[number]
@@ -140,7 +143,7 @@ class History:
             last[message.producer] = message.seq
 
     def judge_owners(self) -> None:
-        """H9, I26: what an owner acknowledged is before whatever a later one began with."""
+        """Check that messages that an owner acknowledged are before the start of later owners."""
         for epoch, end in self.opened:
             for sent in self.sent:
                 if sent.epoch < epoch and sent.numbers:
@@ -148,5 +151,5 @@ class History:
 
 
 def highest_of(sent: Sent) -> int:
-    """The highest number that an append was told."""
+    """The highest number in the answer to an append."""
     return max((number or 0 for number in sent.numbers or ()), default=0)

@@ -1,4 +1,4 @@
-"""A test, or anything else that waits, in virtual time."""
+"""Runs tests and other coroutines in virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def virtually(run: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same as a plain function."""
+    """Turn a coroutine function into a plain function that runs in virtual time."""
 
     @wraps(run)
     def runs(*args: P.args, **kwargs: P.kwargs) -> T:

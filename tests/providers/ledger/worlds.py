@@ -1,4 +1,4 @@
-"""Processes of a test that share ledgers and rows: each opens topics, crashes, comes back."""
+"""Processes that share ledgers and rows. Each one opens topics, crashes and returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Process", "World", "in_a_world", "marked", "plain", "texts"]
 
 
 class Process:
-    """One process: its topics, ledgers, clock and tasks."""
+    """One process with its topics, ledgers, clock and tasks."""
 
     def __init__(self, world: World, name: str, seed: int) -> None:
         self.clock = LoopClock(seed)
@@ -36,13 +36,13 @@ class Process:
         self.topics = Topics(self.ledgers, metadata, self.clock, self.tasks)
 
     def kill(self) -> None:
-        """As SIGKILL: nothing goes on, nothing is ended."""
+        """Stop at once, as SIGKILL does. Nothing is closed."""
         self.tasks.cancel()
         self.ledgers.kill()
 
 
 class World:
-    """Bookies and a state store, and the processes that use them."""
+    """Bookies, a state store, and the processes that use them."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -61,11 +61,11 @@ class World:
         options: LedgerTopicOptions | None = None,
         settings: LedgerTopicSettings | None = None,
     ) -> Topic:
-        """The topic `t`, in a process of its own."""
+        """Open the topic `t` in a new process."""
         return await self.process().topics.open("t", epoch, options, settings)
 
     async def all(self, number: int = 1) -> list[StoredMessage]:
-        """Everything that is stored, as a reader elsewhere sees it."""
+        """Read all stored messages, as a reader elsewhere sees them."""
         reader = self.process().topics.reader("t")
         found: list[StoredMessage] = []
         while page := await reader.read(number, 1000, 2**20):
@@ -81,7 +81,7 @@ class World:
 
 
 def in_a_world(main: Callable[[World], Coroutine[Any, Any, None]], seed: int = 0) -> None:
-    """Run it in virtual time."""
+    """Run the test in virtual time."""
 
     async def run() -> None:
         world = World(seed)

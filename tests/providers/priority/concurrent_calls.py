@@ -1,7 +1,7 @@
-"""Three programs that ask one queue at once, over a store; and what was asked and answered when.
+"""Three programs that use one queue of a store at once, and the record of their calls and answers.
 
-Owns: `History`, for `linearizable`. The clock of the store stands still between its steps; commits
-take their time, and some fail; some programs do not wait for their answers.
+Owns: `History`, for `linearizable`. The store's clock stands still between its steps. Commits take
+time, some of them fail, and some programs do not wait for their answers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ IDS, VALUES = "abcdef", "xy"
 
 
 class SlowFaults(Faults):
-    """Commits take their time; some fail, before or after they are stored."""
+    """Commits take time, and some fail before or after they are stored."""
 
     def __init__(self, rng: Random, pause: Callable[[float], Awaitable[None]]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class SlowFaults(Faults):
 
 
 class Asked(NamedTuple):
-    """A call that is to be made: what it is to the model, how it is made, by which handle."""
+    """A planned call: its form for the model, its coroutine, and its handle."""
 
     what: Any
     act: Coroutine[Any, Any, Any]
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 
 class History:
-    """The calls, as they came; and whoever makes them."""
+    """Makes the calls, and records them in their order."""
 
     def __init__(
         self, kind: str, seed: int, folder: Path, pause: Callable[[float], Awaitable[None]]
@@ -100,7 +100,7 @@ class History:
         return self.place.store(events=False)
 
     async def run(self, programs: Programs) -> list[Call]:
-        """All programs at once; when they are done, one looks at everything."""
+        """Run all programs at once, then read the whole queue."""
         self.programs = programs
         await programs.spawn(0, programs.queues[0].create(QUEUE))
         await asyncio.gather(*(self.program(number) for number in range(PROGRAMS)))
@@ -108,7 +108,7 @@ class History:
         return self.finished()
 
     async def program(self, number: int) -> None:
-        """Some calls, one after the other; time passes in between."""
+        """Make some calls one after another while time passes."""
         rng = self.rng
         for at in range(CALLS):
             if rng.random() < 0.4:
@@ -116,12 +116,12 @@ class History:
                 self.clock.append(self.place.clock.now_ms)
             patience = rng.uniform(0.0, 1.0) if rng.random() < 0.12 else None
             if self.unknown >= UNKNOWN_MAX:
-                patience = None  # each may be done or not, so the search doubles
+                patience = None  # each unknown outcome doubles the search
             await self.ask(self.chosen(number, f"{number}.{at}", patience), patience)
             await self.programs.wait(rng.uniform(0.0, 0.3))
 
     async def ask(self, asked: Asked, patience: float | None = None) -> None:
-        """Make a call and note it; who has no patience is cancelled, and its outcome unknown."""
+        """Make a call and record it. Without an answer within `patience`, cancel it as unknown."""
         self.events += 1
         at, began, failed = len(self.calls), len(self.clock) - 1, self.faults.failed
         self.calls.append(Call(asked.what, self.events, NEVER, (began,)))
@@ -140,7 +140,7 @@ class History:
         self.calls[at] = call._replace(may_lack=failed < self.faults.failed)
 
     async def cancel(self, making: asyncio.Task[Any], what: Any, began: int) -> None:
-        """Nobody waits for the answer; what a dequeue was given goes back, some time."""
+        """Cancel a call. The leases of a cancelled dequeue are released some time later."""
         self.unknown += 1
         making.cancel()
         with suppress(asyncio.CancelledError, PriorityQueueError):
@@ -149,7 +149,7 @@ class History:
             self.calls.append(Call(GiveBack(what.worker), self.events, NEVER, (began,)))
 
     async def answer(self, making: Awaitable[Any], handle: int) -> Any:
-        """In the words of the model."""
+        """Return the answer in the form of the model."""
         try:
             found = await making
         except PriorityQueueError as refusal:
@@ -162,14 +162,14 @@ class History:
         return tuple(one.name if at == state_at(found) else one for at, one in enumerate(found))
 
     def finished(self) -> list[Call]:
-        """With the times of those whose outcome nobody knows."""
+        """Return the calls. Unknown ones get all times at which they may have been done."""
         return [
             call if call.is_known else call._replace(times=tuple(self.clock[call.times[0] :]))
             for call in self.calls
         ]
 
     def chosen(self, number: int, worker: str, patience: float | None) -> Asked:
-        """One call of many; by whoever has the lease, if it is of one."""
+        """Choose one of many calls. A call of a lease uses the handle that has the lease."""
         rng, queue = self.rng, self.programs.queues[number]
         kind = rng.choice(["in", "in", "in", "out", "out", "out", "of", "of", "of", "by", "look"])
         if kind == "of" and self.leases:
@@ -214,13 +214,13 @@ def leased(lease: Lease) -> tuple[object, ...]:
 
 
 def state_at(found: Any) -> int:
-    """Where in an answer the state is."""
+    """The index of the state in an answer."""
     index: int = type(found)._fields.index("state")
     return index
 
 
 def in_virtual_time(seed: int, folder: Path) -> list[Call]:
-    """The calls of clients of one simulated silo, whose store is in memory."""
+    """Record the calls of clients of one simulated silo with a store in memory."""
 
     async def driver(simulation: Simulation) -> list[Call]:
         history = History("memory", seed, folder, pause)
@@ -232,7 +232,9 @@ def in_virtual_time(seed: int, folder: Path) -> list[Call]:
 
 
 async def in_files(seed: int, folder: Path) -> list[Call]:
-    """The calls of a client and two silos over SQLite files; threads write, so time is real."""
+    """Record the calls of a client and two silos over SQLite files, in real time because of
+    threads.
+    """
     history = History("embedded", seed, folder, rounds)
     async with local(PROGRAMS, history.store) as programs:
         return await history.run(programs)

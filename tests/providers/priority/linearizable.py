@@ -1,11 +1,12 @@
-"""Is there an order in which one queue, doing one thing after the other, gives these answers?
+"""Checks whether some order of the calls of one queue explains all answers.
 
-The search of Wing and Gong, with a memory of where it was: next may be any call that began before
-the first end of those that are left. A call whose outcome nobody knows may be done at any time
-after its begin, or never. The queue is the brute-force model.
-Time: the clock of the store takes few values, which the history notes; a call is done at one that
-the clock had while it was under way, and of the model it never goes back. What is due the owner may
-do at any of them, with nobody asking. Looks show the queue as it was left; they move no time.
+This is the search of Wing and Gong with a memory of visited states. The next call may be any call
+that began before the first end of the remaining calls. A call with an unknown outcome may take
+effect at any time after its begin, or never. The queue is the brute-force model.
+
+The store's clock takes few values, which the history records. A call takes effect at a value that
+the clock had during the call, and the model's time never goes back. The owner may do due work at
+any of the values. Reads show the last state of the queue and do not change the time.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from millstream.providers.priority.core.commands import (
 __all__ = ["NEVER", "UNKNOWN", "Call", "GiveBack", "is_linearizable"]
 
 UNKNOWN = object()
-"""The outcome of a call that was cancelled, or failed: it is done, or will be, or never."""
+"""The outcome of a cancelled or failed call, which took effect, will take effect, or never does."""
 NEVER = inf
-"""When a call ends whose outcome nobody knows."""
+"""The end of a call with an unknown outcome."""
 NOBODY = "nobody took it"
 LOOKS = (Get, Peek, Page)
 
 
 class GiveBack(NamedTuple):
-    """What follows a dequeue that was cancelled: the lease of this worker is released, refunded."""
+    """Follows a cancelled dequeue: this worker's lease is released with a refund."""
 
     worker: str
 
 
 class Call(NamedTuple):
-    """What a client asked, between which events, what the clock showed meanwhile, and the answer.
+    """A client's call: its begin and end, the clock's values in between, and the answer.
 
-    `may_lack`: a dequeue that was asked again may lack leases that are over by then.
+    With `may_lack`, a repeated dequeue may lack leases that have ended.
     """
 
     what: Any
@@ -64,19 +65,19 @@ class Call(NamedTuple):
         return self.answer is not UNKNOWN
 
     def is_answered_by(self, found: Any) -> bool:
-        """Is this the answer that the client had?"""
+        """Does the model's answer match the client's answer?"""
         if self.may_lack and isinstance(found, list) and isinstance(self.answer, list):
             return [one for one in found if one in self.answer] == self.answer
         return bool(found == self.answer)
 
 
 def is_linearizable(calls: Sequence[Call], settings: Settings, begin_ms: int) -> bool:
-    """Is there such an order, of a queue that was empty at that time?"""
+    """Is there such an order, beginning with an empty queue at `begin_ms`?"""
     return Search(calls).can_go_on(0, Model(settings, begin_ms))
 
 
 class Search:
-    """All orders of some calls, without those that lead to where the search was before."""
+    """Searches the orders of some calls, and skips states that it has visited."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = calls
@@ -85,17 +86,19 @@ class Search:
         self.seen: dict[Any, int] = {}
 
     def can_go_on(self, done: int, model: Model) -> bool:
-        """From here, with these calls done, to where all known ones are."""
+        """Can the search reach the end of all known calls from here?"""
         if done & self.known == self.known:
             return True
         here = (done, shape_of(model))
         if self.seen.get(here, model.now + 1) <= model.now:
-            return False  # whatever can be done now could be done then
+            return False  # every continuation was possible then, too
         self.seen[here] = model.now
         return any(self.can_go_on(*step) for step in self.steps(done, model))
 
     def steps(self, done: int, model: Model) -> list[tuple[int, Model]]:
-        """What may be next; only one, if that leaves the queue as it is: it stands in no way."""
+        """The possible next steps. A call that does not change the queue is taken first and
+        alone.
+        """
         left = [(at, call) for at, call in enumerate(self.calls) if not done >> at & 1]
         known = [call for _, call in left if call.is_known]
         first_end, last_ms = min(c.ended for c in known), min(c.times[-1] for c in known)
@@ -111,14 +114,14 @@ class Search:
         return found + [(done, after) for after in self.unasked(model, last_ms)]
 
     def unasked(self, model: Model, last_ms: int) -> Iterator[Model]:
-        """The model after the owner did what was due at a time."""
+        """Yield the model after the owner did its due work, for each time."""
         for now in self.clock:
             if now <= last_ms and is_due(model, now):
                 (after := copied(model)).at(now)
                 yield after
 
     def after(self, call: Call, model: Model, last_ms: int) -> Iterator[Model]:
-        """The model after a call, at each time that gives the answer it had."""
+        """Yield the model after a call, for each time that gives the recorded answer."""
         is_look = isinstance(call.what, LOOKS)
         for now in call.times[-1:] if is_look else call.times:
             if is_look or model.now <= now <= last_ms:
@@ -129,7 +132,7 @@ class Search:
 
 
 def outcome(act: Callable[[], Any]) -> Any:
-    """What came of it, or the name of the refusal."""
+    """Return the result, or the name of the refusal."""
     try:
         return act()
     except Refused as refusal:
@@ -137,7 +140,7 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 
 def act_of(model: Model, what: Any, now: int) -> Callable[[], Any]:
-    """A client's call, of the model."""
+    """Return a client's call as an act of the model."""
     if isinstance(what, LOOKS):
         return lambda: look(model, what)
     acts: dict[type[Any], Callable[[], Any]] = {
@@ -178,13 +181,13 @@ def give_back(model: Model, now: int, worker: str) -> Any:
 
 
 def is_due(model: Model, now: int) -> bool:
-    """Would the owner do something at this time by itself?"""
+    """Would the owner act at this time by itself?"""
     waiting = [one for one in model.items.values() if one.state in ("INVISIBLE", "RUNNING")]
     return now >= model.now and any(one.due <= now for one in waiting)
 
 
 def copied(model: Model) -> Model:
-    """Another one like it, without its events."""
+    """Copy a model without its events."""
     after = copy(model)
     after.events = []
     after.items = {
@@ -194,6 +197,6 @@ def copied(model: Model) -> Model:
 
 
 def shape_of(model: Model) -> Any:
-    """What tells it from another, the time aside: all that answers can rest on."""
+    """The form that distinguishes models, without the time: everything that answers depend on."""
     items = ((*one.shown(), one.lease and one.lease.ended) for one in model.items.values())
     return model.sequence, model.epoch, tuple(items)

@@ -1,4 +1,5 @@
-"""A priority queue by brute force, written from the specification alone: lists, no indexes."""
+"""A brute-force model of a priority queue, written from the specification alone, without
+indexes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ FINISHED = ("COMPLETED", "CANCELED", "ERRORED")
 
 
 class Refused(Exception):
-    """`args[0]`: the name of the error class that is expected."""
+    """An expected refusal. `args[0]` is the name of the error class."""
 
 
 @dataclass
@@ -111,7 +112,7 @@ class Model:
         else:
             self.move(one, "INVISIBLE" if due else "PENDING", due)
 
-    # -- in
+    # -- enqueueing
 
     def enqueue(
         self,
@@ -134,7 +135,7 @@ class Model:
         metadata: dict[str, str],
         terms: tuple[int | None, int | None, int | None],
     ) -> bool:
-        """Whether it would be a new one."""
+        """Check a message, and return whether it would be new."""
         if self.settings.key is not None and self.settings.key not in metadata:
             raise Refused("ExclusivityMissing")
         old = self.items.get(id)
@@ -191,7 +192,7 @@ class Model:
         self.check(*body)
         return self.put(*body)
 
-    # -- out
+    # -- dequeueing
 
     def value(self, one: Item) -> str | None:
         return None if self.settings.key is None else one.metadata[self.settings.key]
@@ -216,7 +217,7 @@ class Model:
         return [self.take(one, worker, lease) for one in found]
 
     def choose(self, count: int, wanted: dict[str, str], same: bool) -> list[Item]:
-        """The smallest (priority, sequence) again and again, of what may be had."""
+        """Take the available message with the smallest priority and sequence, again and again."""
         chosen: list[Item] = []
         pending = [one for one in self.items.values() if one.state == "PENDING"]
         fitting = [one for one in pending if wanted.items() <= one.metadata.items()]
@@ -247,7 +248,7 @@ class Model:
         return self.items[id]
 
     def held_by(self, id: str, token: tuple[int, int], how: str) -> tuple[Item, bool]:
-        """The message, and whether this was done before."""
+        """Return the message, and whether this operation was done before."""
         one = self.item(id)
         lease = one.lease
         if lease is None:

@@ -1,4 +1,5 @@
-"""Places where stores keep queues, for tests of every store: one place, several stores over it."""
+"""Places in which stores keep queues, for tests of every kind of store: several stores share a
+place."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from millstream.runtime import StorageUnavailable
 
 
 class Faults:
-    """What becomes of the next commits: they wait at a gate, or fail before or after it is done."""
+    """The fate of the next commits: wait at a gate, or fail before or after they are stored."""
 
     def __init__(self) -> None:
         self.gate: asyncio.Event | None = None
@@ -53,15 +54,15 @@ class Faults:
 class Place(Protocol):
     clock: Clock
     faults: Faults
-    is_shared: bool  # stores in other processes may share it
+    is_shared: bool  # can stores in other processes share the place?
 
     def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
-        """One more store over the place, as another process would have it."""
+        """Make another store over the place, as another process would have it."""
         ...
 
 
 class MemoryPlace:
-    """One store stands for all, as silos of one process share it."""
+    """One store serves as all stores, as silos of one process share it."""
 
     is_shared = False
 
@@ -114,7 +115,7 @@ class FaultyStore(EmbeddedStore):
 
 
 class RedisPlace:
-    """A prefix of its own on the server whose address a test of a real one gives."""
+    """A prefix of its own on the server at `address`, which a test of a real server sets."""
 
     is_shared = True
     address: ClassVar[str] = ""
@@ -129,7 +130,7 @@ class RedisPlace:
 
 
 class FaultyRedisHold:
-    """A hold on a queue in Redis, whose commits meet what the test wants."""
+    """A hold on a queue in Redis with planned faults of commits."""
 
     def __init__(self, hold: RedisHold, faults: Faults) -> None:
         self.queue, self.epoch = hold.queue, hold.epoch
@@ -159,7 +160,7 @@ class FaultyRedisStore(RedisStore):
 
 PLACES: dict[str, Callable[[Path], Place]] = {"memory": MemoryPlace, "embedded": EmbeddedPlace}
 SERVED: dict[str, Callable[[Path], Place]] = {"redis": RedisPlace}
-"""Those that need a server: their tests are in tests/real."""
+"""The places that need a server. Their tests are in tests/real."""
 
 
 def place_of(kind: str, directory: Path) -> Place:

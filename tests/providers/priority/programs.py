@@ -1,5 +1,8 @@
-"""Programs with handles of one queue: clients of a simulated cluster in virtual time, or what has
-handles in a real one of this process, for stores that have threads of their own."""
+"""Programs with handles of one queue.
+
+They are clients of a simulated cluster in virtual time. For stores with their own threads, they are
+a client and silos of a real cluster in this process.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ __all__ = ["LocalPrograms", "Programs", "SimPrograms", "local", "pause", "rounds
 OPTIONS = RuntimeOptions(call_timeout_s=5.0)
 PATIENCE_S = 30.0
 LONG_S = 0.03
-"""What `share` is of, in virtual time: longer than most calls take."""
+"""The unit of `share` in virtual time, longer than most calls take."""
 LONG_ROUNDS = 150
-"""The same in a real loop, in its rounds."""
+"""The unit of `share` in a real loop, in iterations."""
 
 
 class Programs(Protocol):
     queues: list[PriorityQueue]
 
     def spawn(self, number: int, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Let one of them make a call."""
+        """Let a program make a call."""
         ...
 
     async def wait(self, share: float, task: asyncio.Task[Any] | None = None) -> None:
-        """A share of what is long for a call, or until the task is done."""
+        """Wait for a share of the time of a long call, or until the task is done."""
         ...
 
 
@@ -65,7 +68,7 @@ class SimPrograms:
 
 
 async def pause(share: float, task: asyncio.Task[Any] | None = None) -> None:
-    """In virtual time."""
+    """Wait in virtual time."""
     if task is None:
         await asyncio.sleep(share * LONG_S)
     else:
@@ -76,7 +79,7 @@ async def pause(share: float, task: asyncio.Task[Any] | None = None) -> None:
 async def simulated(
     simulation: Simulation, count: int, store: Callable[[], PriorityStore]
 ) -> AsyncIterator[SimPrograms]:
-    """So many clients of a cluster whose silos share what `store` gives."""
+    """Run `count` clients of a cluster whose silos share the store of `store`."""
     parts = {"priority": lambda: PriorityQueues(store())}
     cluster = SimCluster(simulation, grains=[], parts=parts, options=OPTIONS)
     await cluster.start()
@@ -103,7 +106,7 @@ class LocalPrograms:
 
 
 async def rounds(share: float, task: asyncio.Task[Any] | None = None) -> None:
-    """Of a real loop."""
+    """Wait for iterations of a real loop."""
     for _ in range(int(share * LONG_ROUNDS)):
         if task is None or not task.done():
             await asyncio.sleep(0)
@@ -111,7 +114,7 @@ async def rounds(share: float, task: asyncio.Task[Any] | None = None) -> None:
 
 @asynccontextmanager
 async def local(count: int, store: Callable[[], PriorityStore]) -> AsyncIterator[LocalPrograms]:
-    """So many programs, all but one of them silos, each with a store of its own."""
+    """Run `count` programs. All but one are silos, each with its own store."""
     parts = {"priority": lambda: PriorityQueues(store())}
     async with LocalCluster(grains=[], silos=count - 1, parts=parts) as cluster:
         yield LocalPrograms(cluster)

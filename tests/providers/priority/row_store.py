@@ -1,4 +1,4 @@
-"""What a store does with changes, with dicts for tables: applied one after the other."""
+"""A reference store: applies changes one after another to dictionaries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RowStore:
 
     def _apply_sessions(self, changes: Changes) -> None:
         for name in changes.sessions_ended:
-            self.sessions.pop(name, None)  # it may not have been stored
+            self.sessions.pop(name, None)  # the session may not have been stored
         for key in changes.answers_ended:
             self.answers.pop(key, None)
         assert {key[0] for key in self.answers} <= self.sessions.keys() | {

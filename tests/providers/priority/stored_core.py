@@ -1,5 +1,5 @@
-"""A queue of a store that is asked like a core, with the time, and answers without waiting: so that
-what tests cores tests stores."""
+"""A stored queue with the interface of a core, so that the tests of cores also test stores. Its
+calls take the time and do not wait."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """A place of one kind with a loop of its own; ends with everything that was opened."""
+    """A place of one kind with its own loop. It closes all stores at the end."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -81,14 +81,14 @@ class Stage:
         return self.loop.run_until_complete(act)
 
     def store(self) -> PriorityStore:
-        """One more store over the place."""
+        """Open another store over the place."""
         store = self.place.store()
         self.run(store.open())
         self.stores.append(store)
         return store
 
     def core(self, settings: QueueSettings, now_ms: int = 0, queue: str = "") -> StoredCore:
-        """A new queue; the first one is called as those of the core's tests."""
+        """Make a new queue. The first one has the name that the core's tests use."""
         self.opened += 1
         self.place.clock.now_ms = now_ms
         first = "encode" if self.opened == 1 else f"encode{self.opened}"
@@ -100,7 +100,7 @@ class Drained(NamedTuple):
 
 
 class StoredCore:
-    """One queue; `reopen` gives it another owner."""
+    """One queue. `reopen` gives it another owner."""
 
     def __init__(self, stage: Stage, queue: str, settings: QueueSettings) -> None:
         self.stage = stage
@@ -115,7 +115,7 @@ class StoredCore:
         return self.stage.run(act)
 
     def reopen(self) -> None:
-        """Another store takes the queue over; the one before is left as it is."""
+        """Let another store take over the queue. The earlier one keeps its state."""
         self.stores.reverse()
         self.owned = self.run(self.stores[0].acquire(self.queue, None))
 
@@ -211,7 +211,7 @@ class StoredCore:
 
     @property
     def now_ms(self) -> int:
-        """The latest time that the queue has seen, without the clock."""
+        """The latest time that the queue has seen, without reading the clock."""
         owned: Any = self.owned
         seen_ms: int = owned._core.now_ms
         return seen_ms
@@ -225,7 +225,7 @@ class StoredCore:
         return self.look(ReadSettings()).version
 
     def drain(self) -> Drained | None:
-        """What came into the outboxes since the last time, of this queue."""
+        """Return the queue's new events in the outboxes since the last call."""
         store, found = self.stores[0], list[ChangeEvent]()
         for outbox in range(store.outboxes):
             after = self.seen.get(outbox, 0)
@@ -241,7 +241,7 @@ class StoredCore:
 
 
 class StoredReading:
-    """What can be looked at."""
+    """The read operations."""
 
     def __init__(self, core: StoredCore) -> None:
         self.core = core

@@ -1,4 +1,5 @@
-"""Grains behind streams over priority queues, in virtual time: what they were given, and when."""
+"""Grains that receive streams over priority queues, in virtual time, and the record of their
+calls."""
 
 from __future__ import annotations
 
@@ -57,13 +58,13 @@ class Given:
 
 
 class Jobs:
-    """What handlers do, and what they were given."""
+    """The behaviour of the handlers, and the record of their calls."""
 
     def __init__(self) -> None:
         self.given: list[Given] = []
         self.act: Callable[[Given], Coroutine[Any, Any, None]] | None = None
         self.failures: list[DeliveryFailure] = []
-        self.refusals = 0  # of the failure handler
+        self.refusals = 0  # raised by the failure handler
         self.decision: GiveUpDecision = "skip"
 
     async def run(self, key: str, item: str) -> None:
@@ -90,7 +91,7 @@ class Jobs:
         return [one.item for one in self.given if key is None or one.key == key]
 
     def check_one_at_a_time(self) -> None:
-        """No key was worked at twice at once, as far as handlers ended."""
+        """Check that no two calls of one key overlapped."""
         for key in {one.key for one in self.given}:
             mine = sorted((g for g in self.given if g.key == key), key=lambda one: one.begin_s)
             for a, b in itertools.pairwise(mine):
@@ -162,14 +163,14 @@ class Work:
         return await self.simulation.call(found, coro)
 
     async def publish(self, key: str, *items: str, priority: int | None = None) -> None:
-        """Events of one stream, by the client."""
+        """Publish events of one stream from the client."""
         headers = None if priority is None else {"priority": str(priority)}
         stream = self.client.stream(JOBS, key)
         await self.on(self.host, stream.publish_many(items, headers=headers))
 
     @property
     def queue(self) -> PriorityQueue:
-        """The queue that is read; use it on the client's host."""
+        """The queue of the stream, for use on the client's host."""
         return priority_queue(self.client, self.queue_name)
 
     @property
@@ -178,11 +179,11 @@ class Work:
         return name
 
     def rows(self) -> list[MessageRow]:
-        """The messages, as stored."""
+        """The stored rows of the messages."""
         return list(self.store._tables[self.queue_name].messages.values())
 
     def states(self) -> dict[State, int]:
-        """How many messages are in each state, as stored."""
+        """The number of stored messages in each state."""
         rows = self.rows() if self.store._tables else ()
         return {state: sum(State(row.state) is state for row in rows) for state in State}
 

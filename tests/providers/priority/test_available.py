@@ -1,4 +1,4 @@
-"""Whoever waits is told of what it may have, and of hardly anything else."""
+"""Waiting polls are woken for messages that they may have, and rarely in vain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILTERS: list[Metadata] = [
 
 
 class Queue:
-    """A queue in which anything happens, and those who wait at it."""
+    """A queue with random operations, and filters of polls that wait."""
 
     def __init__(self, seed: int, *, is_exclusive: bool, shapes: Any) -> None:
         self.random = Random(seed)
@@ -84,14 +84,14 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
         queue = Queue(seed, is_exclusive=is_exclusive, shapes=shapes)
         for _ in range(150):
             had = {wanted for wanted in queue.filters if queue.can_have(wanted)}
-            with suppress(PriorityQueueError):  # a lease that is over, say
+            with suppress(PriorityQueueError):  # for example, a lease that has ended
                 queue.act()
             found = queue.core.take_available(queue.filters)
             helped = {w for w in queue.filters for pairs in found if set(w) <= set(pairs)}
             may = {wanted for wanted in queue.filters if queue.can_have(wanted)}
             assert may - had <= helped, seed
             woken, in_vain = woken + len(may - had), in_vain + len(helped - may)
-    assert woken > 500 and in_vain < woken / 4  # what came was taken, or ended, in the same step
+    assert woken > 500 and in_vain < woken / 4  # the message was taken or ended in the same step
 
 
 def test_nothing_is_noted_before_somebody_asks() -> None:

@@ -1,4 +1,4 @@
-"""The time of a queue while the clock of its machine is wrong, and after it was corrected."""
+"""The time of a queue while its machine's clock is wrong, and after the correction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE = QueueSettings(lease_ms=60_000)
 
 
 def readings(clock: QueueClock, walls: Sequence[int]) -> list[int]:
-    """The queue's time, read once a second."""
+    """Read the queue's time once a second."""
     return [clock.read(wall_ms, at * 1_000) for at, wall_ms in enumerate(walls, 1)]
 
 
@@ -118,7 +118,7 @@ def test_time_without_an_owner_counts_up_to_the_limit_and_no_further() -> None:
 
 
 async def lease_of(rig: Rig) -> None:
-    """One message is enqueued and leased, by a program that then says nothing more."""
+    """Enqueue and lease one message as a program that then does nothing more."""
     queue = rig.queue()
     await queue.create(LEASE)
     await queue.enqueue(b"film", id="film", priority=1)
@@ -189,7 +189,7 @@ def test_a_queue_that_nobody_owns_is_woken_though_its_time_is_ahead() -> None:
         rig.step(-TEN_YEARS_S)
         await rig.on("client", queue.enqueue(b"", id="other", priority=9))
         await rig.cluster.stop_silo(rig.owner_of())
-        await asyncio.sleep(70.0)  # nobody asks for the queue
+        await asyncio.sleep(70.0)  # no program uses the queue
         assert rig.stored()["film"].state == State.PENDING
 
     in_cluster(main)

@@ -1,4 +1,4 @@
-"""Commands and looks are plain values: they cross the wire, and do what the operations do."""
+"""Commands and looks are plain values. They cross the wire and do the same as the operations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LOOKS: list[Look] = [
     Strays(),
 ]
 OWN = (Adopt, Settle)
-"""What owners of shards tell each other, and no program asks for."""
+"""Commands between owners of shards, which no program sends."""
 
 
 def opened() -> PriorityCore:

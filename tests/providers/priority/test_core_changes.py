@@ -1,4 +1,4 @@
-"""What changed is drained once, and each kind of it though nothing else changed."""
+"""Each change is drained once, also if it is the only change of its kind."""
 
 from __future__ import annotations
 

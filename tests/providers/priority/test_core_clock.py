@@ -1,4 +1,4 @@
-"""The time of a queue's contents is set: each wait stays as long as it was, and tokens rise."""
+"""Setting the time of a queue's contents: each wait keeps its length, and tokens rise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_MS = 1_700_000_000_000
 
 
 def core_at(now_ms: int, queue_settings: QueueSettings) -> PriorityCore:
-    """A queue with a message in each state, and a session."""
+    """Make a queue with a message in each state, and a session."""
     core = PriorityCore.create(now_ms, "q", queue_settings)
     for at, id in enumerate(("running", "done", "given up", "pending")):
         core.enqueue(now_ms, MessageFields(id, b"x", at))
@@ -58,7 +58,7 @@ def test_a_reset_leaves_each_wait_as_long_as_it_was(passed_ms: int, step_ms: int
 
 def test_what_was_due_long_before_the_clock_was_set_back_is_due_at_once() -> None:
     core = core_at(START_MS, QueueSettings())
-    core.sweep(START_MS + 10**9, 0)  # its time has gone on, and nothing was done yet
+    core.sweep(START_MS + 10**9, 0)  # its time has advanced, but no due work was done
     core.set_clock(5)
     core.check()
     dues = {view.id: view.due_ms for view in core.read.page()}

@@ -1,4 +1,4 @@
-"""Joints of a queue's contents: shapes, timers, what becomes available, and their check."""
+"""The parts of a queue's contents together: shapes, timers, available messages, and the check."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_shapes_of_a_queue_s_first_settings_are_there_from_the_start() -> None:
 
 def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> None:
     core = opened(EXCLUSIVE)
-    assert not core.take_available([()])  # from now on
+    assert not core.take_available([()])  # counts from here
     put(core, "m1", 1, "p")
     put(core, "m2", 2, "p")
     lease = take(core)
@@ -74,7 +74,7 @@ def test_a_queue_that_is_not_exclusive_has_no_message_of_a_value() -> None:
 
 def test_what_is_pending_again_can_be_had_again() -> None:
     core = opened(SIMPLE)
-    assert not core.take_available([()])  # from now on
+    assert not core.take_available([()])  # counts from here
     put(core, "m")
     assert dict(core.take_available([()])) == {(): 1}
     lease = take(core)
@@ -164,6 +164,6 @@ def test_a_check_looks_at_sessions_too() -> None:
     put(core, "m")
     core.once(0, Request("s", 1), "dequeue", lambda: core.dequeue(0, "w"))
     core.check()
-    core._sessions.sessions["s"].acknowledged = 1  # what is acknowledged is forgotten
+    core._sessions.sessions["s"].acknowledged = 1  # acknowledged answers must be forgotten
     with pytest.raises(AssertionError):
         core.check()

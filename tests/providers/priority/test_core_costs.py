@@ -1,4 +1,4 @@
-"""What operations cost, in counted steps."""
+"""The costs of operations, in counted steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = 20_000
 
 
 class Counter:
-    """Counts what a heap function is called for."""
+    """Counts the calls of a heap function."""
 
     def __init__(self, act: Any) -> None:
         self.act, self.count = act, 0
@@ -39,7 +39,7 @@ def pops(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
 
 def held_groups(count: int) -> PriorityCore:
-    """Two messages of each of so many values, the first one leased."""
+    """Make two messages for each of `count` values, and lease the first one of each."""
     settings = QueueSettings("project", shapes=(("region",),))
     core = PriorityCore.create(0, "q", settings, keeps_rows=False, keeps_events=False)
     for number in range(count):
@@ -52,7 +52,7 @@ def held_groups(count: int) -> PriorityCore:
 
 
 @pytest.mark.spare
-def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> None:  # C14.23
+def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> None:
     core = held_groups(GROUPS)
     before, pops.count = core.read.parkings(), 0
     wanted = {"region": "us"}

@@ -1,5 +1,7 @@
-"""What the core refuses, to the very number, and that a refusal changes nothing; the joints of
-shards, of sweeping and of leases that a history seldom comes by."""
+"""The exact limits of the core. A refusal changes nothing.
+
+The module also tests edge cases of shards, sweeping and leases that random histories rarely reach.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +238,7 @@ def test_a_lease_that_was_never_given_is_foreign_and_one_that_was_is_lost() -> N
     assert told[LeaseToken(last.epoch + 1, first.version)] == "foreign"
 
 
-# -- taking
+# -- dequeueing
 
 
 def test_what_is_asked_for_one_by_one_or_at_once_comes_alike() -> None:
@@ -284,7 +286,7 @@ def test_there_may_be_more_once_so_many_held_values_were_passed(
     for number in range(held):
         put(core, f"n{number}", 0, f"p{number}", region="n")
         put(core, f"s{number}", 0, f"p{number}", region="s")
-    for number in range(held):  # where messages of another region are the heads nobody looks
+    for number in range(held):  # polls of another region do not look at these heads
         assert take(core, region="n").id == f"n{number}"
     found = core.dequeue(0, "w", 9, {"region": "s"})
     assert (ids(found), found.status) == ([], PollStatus.EMPTY if held < 2 else PollStatus.MORE)
@@ -301,13 +303,15 @@ def test_there_is_more_as_long_as_something_is_due(monkeypatch: pytest.MonkeyPat
         core.enqueue(0, MessageFields(f"m{number}", b"x", number, invisible_ms=10))
     core.enqueue(0, MessageFields("late", b"x", 9, invisible_ms=11))
     assert core.dequeue(9, "w").status is PollStatus.EMPTY
-    assert core.dequeue(10, "w", 5).status is PollStatus.MORE  # one came, two are due
+    # one became due, and two more are due
     assert core.dequeue(10, "w", 5).status is PollStatus.MORE
-    assert core.dequeue(10, "w", 5).status is PollStatus.EMPTY  # what is due at 11 is not due
+    assert core.dequeue(10, "w", 5).status is PollStatus.MORE
+    # the message due at 11 does not count
+    assert core.dequeue(10, "w", 5).status is PollStatus.EMPTY
     assert ids(core.dequeue(11, "w", 5)) == ["late"]
 
 
-# -- time, sweeping
+# -- time and sweeping
 
 
 def test_a_new_queue_begins_at_the_latest_time_that_it_is_told() -> None:
@@ -480,7 +484,7 @@ def test_shapes_are_kept_in_order_and_once() -> None:
     assert len(QueueSettings(shapes=most).shapes) == SHAPES_MAX
 
 
-# -- reading
+# -- reads
 
 
 @pytest.mark.parametrize("shapes", [(), (("region",),)])
@@ -502,7 +506,7 @@ def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for
     assert paged(state=State.RUNNING) == ["m5"]
     assert paged(state=State.PENDING, wanted={"region": "s"}) == ["m4"]
     assert paged(wanted={"region": "n", "project": "p0"}) == ["m0", "m2"]
-    assert [one.id for one in read.peek(9)] == ["m4"]  # one of each value that is free
+    assert [one.id for one in read.peek(9)] == ["m4"]  # one message of each free value
     assert [one.id for one in read.peek(1, {"region": "n"})] == ["m2"]
     assert read.heads(9) == [5]
 
@@ -516,10 +520,10 @@ def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for
     assert depth({"region": "n"}, value="p1") == (2, 0)
     values = read.values()
     assert {name: sum(counts.values()) for name, counts in values.items()} == {"p0": 3, "p1": 3}
-    assert opened(QueueSettings()).read.parkings() == 0  # of a simple queue nothing is put aside
+    assert opened(QueueSettings()).read.parkings() == 0  # a simple queue parks nothing
 
 
-# -- indexes and timers, and what is noted
+# -- indexes, timers, and recorded changes
 
 
 @pytest.mark.parametrize("key", [None, "project"])
@@ -527,7 +531,7 @@ def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for
 def test_what_is_pending_no_more_is_dropped_from_the_index_when_it_outnumbers_the_rest(
     count: int, dropped_at: int, key: str | None
 ) -> None:
-    """Of a simple queue, and of one value of an exclusive one."""
+    """Holds for a simple queue and for one value of an exclusive queue."""
     core = opened(QueueSettings(key, limit=1000 if key else 1))
     for number in range(count):
         put(core, f"m{number}", number * 37 % count, "p")
@@ -571,7 +575,7 @@ def test_timers_that_are_over_are_counted_down_as_they_come_to_the_head() -> Non
     due = core._contents.due
     for number in (1, 2, 4):
         core.cancel(0, f"m{number}")
-    core.cancel(0, "m0")  # it is the head
+    core.cancel(0, "m0")  # m0 is the head
     assert (len(due.heap), due.dead) == (8, 3)
     assert due.next_due_ms() == 13 and (len(due.heap), due.dead) == (6, 1)
 
@@ -603,7 +607,7 @@ def test_rows_are_noted_where_nobody_wants_events_and_the_other_way_round() -> N
 
 
 def test_a_session_that_ends_takes_its_answers_with_it() -> None:
-    """Also where neither was stored yet; events alone note nothing of sessions."""
+    """Holds also if neither was stored yet. Events alone record nothing about sessions."""
     settings = QueueSettings(answers_kept_ms=10)
     core = PriorityCore.create(0, "q", settings, keeps_events=False)
 

@@ -1,5 +1,5 @@
-"""A core does what the brute-force model does, whatever is asked of it, also when it is opened
-anew from its rows in between (spec/queues.md C14)."""
+"""A core behaves as the brute-force model for any operations, also when it is reopened from its
+rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COUNTS = st.integers(1, 4)
 
 
 def outcome(act: Callable[[], Any]) -> Any:
-    """What came of it, or the name of the refusal."""
+    """Return the result, or the name of the refusal."""
     try:
         return act()
     except PriorityQueueError as refusal:
@@ -68,7 +68,7 @@ def outcome(act: Callable[[], Any]) -> Any:
 
 
 def plain(result: Any) -> Any:
-    """A core's answer in the words of the model."""
+    """Return a core's answer in the form of the model."""
     if isinstance(result, Enqueued):
         return (result.id, result.state.name, result.version, result.is_changed)
     if isinstance(result, Done):
@@ -128,7 +128,7 @@ class CoreMachine(RuleBasedStateMachine):
         return found
 
     def both_once(self, core: Callable[[], Any], model: Callable[[], Any]) -> Any:
-        """Under a request id, and at once again."""
+        """Call both with a request id, and repeat the call at once."""
         assert self.next_id is not None
         (session, acknowledges), self.next_id = self.next_id, None
         request = self.new_request(session, acknowledges)
@@ -147,7 +147,7 @@ class CoreMachine(RuleBasedStateMachine):
         return plain(outcome(lambda: self.core.once(self.now, request, "change", core)))
 
     def new_request(self, session: str, acknowledges: int) -> Request:
-        """The session's next one, which acknowledges all before it but a few."""
+        """Make the session's next request. It acknowledges all but the last few."""
         self.numbers[session] += 1
         number = self.numbers[session]
         upto = max(number - 1 - acknowledges, 0)
@@ -369,7 +369,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def ask_for_a_change_again(self, which: int) -> None:
-        """Whatever became of the message, it is answered as the first time, and nothing changes."""
+        """A repeated request gets its first answer and changes nothing, whatever happened to the
+        message.
+        """
         if self.changed:
             (session, number), (core, answer) = list(self.changed.items())[
                 which % len(self.changed)
@@ -391,9 +393,9 @@ class CoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.store.apply(self.core.drain())
         self.core = self.store.opened()
-        self.model.now = self.core.now_ms  # a time at which nothing changed is not stored
+        self.model.now = self.core.now_ms  # a time without a change is not stored
 
-    # -- what holds after each
+    # -- invariants after each step
 
     @invariant()
     def shows_what_the_model_shows(self) -> None:
@@ -416,7 +418,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def stores_what_it_has(self) -> None:
-        """All transitions are events, in order; the rows alone make an equal core."""
+        """Check that all transitions are events in order, and that the rows alone make an equal
+        core.
+        """
         self.store.apply(self.core.drain())
         events = [
             (one.id, one.version, *map(name, (one.from_state, one.to_state)), one.time_ms)
@@ -441,7 +445,7 @@ def name(state: State | None) -> str | None:
 
 
 class Walk:
-    """A long history from a seed, in which queues fill up and most leases are ended in time."""
+    """A long random history. Its queues fill up, and most leases are ended in time."""
 
     machine_class: type[CoreMachine] = CoreMachine
 

@@ -1,4 +1,4 @@
-"""Sessions beside a model that is written out, by random steps; and answers, there and back."""
+"""Sessions compared with a model in random steps, and answers as plain values and back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAMES, WHATS = "abc", ("dequeue", "enqueue")
 
 @dataclass
 class Known:
-    """What the model knows of a session."""
+    """The model's record of a session."""
 
     name: str
     acknowledged: int
@@ -68,7 +68,7 @@ class SessionModel:
         one.used_ms = now_ms
 
     def find(self, now_ms: int, request: Request, what: str) -> object:
-        """An answer, None, or the class of the error."""
+        """Return an answer, None, or the class of the error."""
         one = self.of(request.session)
         if one and now_ms - one.used_ms >= KEPT_MS:
             self.known.remove(one)
@@ -120,7 +120,7 @@ def restored(store: RowStore) -> SessionAnswers:
 
 
 class Walk:
-    """Does the same to both, and stores what is drained."""
+    """Does the same to model and sessions, and stores the drained changes."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -153,7 +153,7 @@ class Walk:
         what = self.rng.choice(WHATS)
         wanted = self.model.find(self.now_ms, request, what)
         assert found(self.sessions, self.now_ms, request, what) == wanted
-        if wanted is None and self.rng.random() < 0.8:  # else it changed nothing
+        if wanted is None and self.rng.random() < 0.8:  # otherwise the request changed nothing
             self.answers += 1
             for one in (self.model, self.sessions):
                 one.remember(self.now_ms, request, what, self.answers)
@@ -162,7 +162,7 @@ class Walk:
         assert dump(self.sessions) == self.model.known
         self.sessions.check()
         self.store.apply(self.recorder.drain(Counters()))
-        # sessions of one time may be in another order
+        # sessions with equal times may have another order
         assert sorted(dump(restored(self.store)), key=by_name) == sorted(
             self.model.known, key=by_name
         )
@@ -254,7 +254,7 @@ def leased(state: State = State.RUNNING, token: LeaseToken | None = TOKEN) -> di
 
 
 def as_lists(plain: Any) -> Any:
-    """As it comes back from JSON or msgpack."""
+    """Return a value as it comes back from JSON or msgpack."""
     return [as_lists(one) for one in plain] if isinstance(plain, tuple) else plain
 
 

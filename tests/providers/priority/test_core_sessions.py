@@ -1,4 +1,4 @@
-"""What a request that is repeated is answered (spec/queues.md C4.5, C14.12, C14.13)."""
+"""The answers to repeated requests."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_request_is_checked(request_: Request) -> None:
 
 
 def test_answers_of_every_kind_outlive_a_restart() -> None:
-    """They are plain: also after they were bytes in between, with lists for tuples."""
+    """Answers are plain values, so they survive as bytes, with lists in place of tuples."""
     core, store = opened("a", "b"), RowStore()
     lease = poll(core, Request("s", 1)).leases[0]
     put = MessageFields("c", b"", 0)
@@ -194,8 +194,11 @@ def test_answers_of_every_kind_outlive_a_restart() -> None:
 
 
 def batch(core: PriorityCore, ids: str, *, all_or_nothing: bool = False, number: int = 1) -> Any:
-    """A letter is a message; a capital one is refused. By its id whether it was taken now, or under
-    this request id before, or the kind of its refusal."""
+    """Enqueue messages named by letters. Capital letters are refused.
+
+    Returns for each one whether it was taken now (True), was taken by this request before (False),
+    or the kind of its refusal.
+    """
     news = [MessageFields(id, b"", 2**60 if id.isupper() else 0) for id in ids]
     request = Request("s", number, mark="body")
     found = core.enqueue_many_once(7, request, "enqueue_many body", news, all_or_nothing)
@@ -205,7 +208,7 @@ def batch(core: PriorityCore, ids: str, *, all_or_nothing: bool = False, number:
 
 
 def test_messages_of_one_request_are_taken_once_with_whichever_others_they_come() -> None:
-    """As shards are asked that have other messages of it by now."""
+    """As if shards are asked after other messages of the request moved to them."""
     core = opened("z", settings=QueueSettings(retention_ms=10))
     refused = "RequestInvalid"
     assert batch(core, "abA") == [True, True, refused]
@@ -259,7 +262,7 @@ def test_what_a_message_was_enqueued_with_is_known_after_a_restart() -> None:
 
 
 def test_of_two_messages_of_one_id_the_one_that_was_taken_is_so_again() -> None:
-    """Whichever was refused is refused again, also when the message is gone."""
+    """A refused message is refused again, also when the accepted one is gone."""
     core = opened(settings=QueueSettings(retention_ms=10))
     wrong, first, other = (MessageFields("a", b"", priority) for priority in (2**60, 1, 2))
     for news in ([wrong, first, other, first], [other, MessageFields("b", b"", 1), other]):

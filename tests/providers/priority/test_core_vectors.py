@@ -1,4 +1,8 @@
-"""The fixed cases of spec/queues.md C16, and of C14 where a history would seldom come by."""
+"""Fixed cases of the core, some of which random histories rarely reach.
+
+The numbers C16.1 to C16.20 name the cases of the specification from which the queues were built.
+`test_store_vectors` reads the numbers, and checks that stores pass the same cases.
+"""
 
 from __future__ import annotations
 
@@ -342,7 +346,7 @@ def test_a_limit_of_two_is_two() -> None:  # C16.17
     assert ids(core.dequeue(6, "w")) == ["m3"]
 
 
-def test_finished_messages_are_kept_for_their_time() -> None:  # C16.19, C14.20
+def test_finished_messages_are_kept_for_their_time() -> None:  # C16.19
     core = opened(QueueSettings(retention_ms=60_000))
     put(core, "a")
     lease = take(core)
@@ -452,7 +456,7 @@ def test_an_exclusivity_key_changes_only_when_all_is_finished() -> None:
     core.check()
 
 
-def test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it() -> None:  # C14.17
+def test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it() -> None:
     narrow, wide = Template("video-hd", EXCLUSIVE), Template("video", QueueSettings(attempts=7))
     assert settings_for("video-hd-1", [wide, narrow]) == EXCLUSIVE
     assert settings_for("video-sd", [narrow, wide]).attempts == 7

@@ -1,4 +1,4 @@
-"""Options of streams by deadline: what no queue could have is refused when they are made."""
+"""Options of streams by deadline: impossible values are refused at construction."""
 
 from __future__ import annotations
 

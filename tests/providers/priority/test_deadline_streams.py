@@ -1,5 +1,5 @@
-"""Streams over priority queues: the most urgent first, one of a stream at a time, whoever fails,
-waits, or dies."""
+"""Streams over priority queues deliver the most urgent event first and one event of a stream at a
+time, also after failures, waits and crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from millstream.streams import Token, pause_stream, resume_stream
 
 
 async def hold_all(work: Work, *keys: str) -> asyncio.Event:
-    """Handlers of these streams wait until the event is set; returns when each has one out."""
+    """Let the handlers of these streams wait for an event. Returns it when each handler has an
+    event.
+    """
     go_on = asyncio.Event()
 
     async def wait(one: Given) -> None:
@@ -73,7 +75,7 @@ def test_a_stream_that_is_slow_keeps_no_other_waiting() -> None:
             await work.publish(f"k{number}", "x")
         await work.until(lambda: work.states()[State.COMPLETED] == 5)
         assert work.jobs.items("slow") == ["first"]
-        await asyncio.sleep(45)  # much longer than a lease: it is extended
+        await asyncio.sleep(45)  # much longer than a lease, so the lease is extended
         assert work.jobs.items("slow") == ["first"] and work.states()[State.RUNNING] == 1
         go_on.set()
         await work.until(lambda: work.states()[State.COMPLETED] == 7)
@@ -98,7 +100,8 @@ def test_a_handler_that_fails_gets_it_again_after_the_back_off_and_others_do_not
         bad = [one for one in work.jobs.given if one.item == "bad"]
         assert len(bad) == 3 and [one.error for one in bad] == ["not yet", "not yet", ""]
         for before, after in itertools.pairwise(bad):
-            assert 1.0 <= after.begin_s - before.begin_s < 4.0  # the back-off, from half to whole
+            # the back-off, between half and all of it
+            assert 1.0 <= after.begin_s - before.begin_s < 4.0
         assert work.jobs.items("b") == ["good"]
 
     in_streams(main)
@@ -221,7 +224,7 @@ def test_a_stream_that_is_paused_holds_no_lease_and_uses_no_attempt() -> None:
             held += work.states()[State.RUNNING]
         assert held < 30 and work.jobs.items() == ["x"]
         found = await work.store.events(0, 0, 10_000)
-        assert len(found) - begin < 100  # it comes and goes less and less often
+        assert len(found) - begin < 100  # the reader retries less and less often
         await work.on(work.host, resume_stream(work.client, JOBS, "a"))
         await work.until(lambda: work.states()[State.COMPLETED] == 4)
         assert sorted(work.jobs.items("a")) == ["1", "2", "3"]
@@ -245,7 +248,7 @@ def test_a_subscription_that_was_paused_by_a_failure_goes_on_when_it_is_resumed(
         await asyncio.sleep(20)
         calls = len(work.jobs.items("a"))
         await asyncio.sleep(20)
-        assert len(work.jobs.items("a")) == calls  # nothing is delivered meanwhile
+        assert len(work.jobs.items("a")) == calls  # nothing is delivered in the meantime
         is_broken = False
         stream = work.client.stream(JOBS, "a")
         [found] = await work.on(work.host, stream.subscriptions())

@@ -1,4 +1,4 @@
-"""The embedded store's files: what is in them, who may read them, and what if they are not well."""
+"""The files of the embedded store: contents, permissions, and damage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from millstream.runtime import ConfigError, Env, StorageError, StorageUnavailabl
 from millstream.runtime.database import WriterOptions
 
 SIMPLE = QueueSettings()
-FILE = "priority-6.db"  # where queue `q` is
+FILE = "priority-6.db"  # the file of queue `q`
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def store(tmp_path: Path) -> AsyncIterator[EmbeddedStore]:
 
 
 def in_file(directory: Path, text: str, *values: Any) -> list[Any]:
-    """What another process would read or write in the file."""
+    """Run a statement in the file, as another process would."""
     connection = sqlite3.connect(directory / FILE, isolation_level=None)
     try:
         return connection.execute(text, values).fetchall()
@@ -100,7 +100,7 @@ async def test_opening_says_how_many_messages_and_how_long(
 
 
 async def rows_of_deleted(store: EmbeddedStore, directory: Path) -> None:
-    """Return when there are none."""
+    """Wait until the rows of deleted queues are gone."""
     while in_file(directory, "SELECT * FROM dropped"):
         await store.queues("", "", 1)
     for table in ("message", "payload", "session", "answer"):
@@ -140,7 +140,7 @@ async def test_a_file_that_is_taken_away_is_noticed_before_anything_is_answered(
 
 
 async def test_owners_that_others_cannot_see_are_none(store: EmbeddedStore, tmp_path: Path) -> None:
-    """Were the small file another one, two processes would not see each other's epochs."""
+    """With another owners file, two processes would not see each other's epochs."""
     await store.acquire("q", SIMPLE)
     owners = (tmp_path / FILE).with_suffix(".owners")
     owners.rename(owners.with_suffix(".elsewhere"))
@@ -187,7 +187,7 @@ def test_another_users_files_are_refused(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
         if os.geteuid() == 0:
-            os.seteuid(65_534)  # nobody
+            os.seteuid(65_534)  # the user `nobody`
         try:
             EmbeddedStore(tmp_path / "other")
         except ConfigError as error:
@@ -228,7 +228,7 @@ async def test_numbers_that_are_used_up_are_refused_and_not_given_again(
 
 
 async def test_an_owner_reads_what_is_stored_of_one_instant(store: EmbeddedStore) -> None:
-    """While others take the queue over and change it, each one opens all of it, or is refused."""
+    """While other owners take over and change the queue, each one opens all of it or is refused."""
     queue = await store.acquire("q", SIMPLE)
     await queue.do(EnqueueMany(tuple(Enqueue(f"m{n}", b"x", 1) for n in range(50))))
 
@@ -251,7 +251,7 @@ async def test_an_owner_reads_what_is_stored_of_one_instant(store: EmbeddedStore
 async def test_a_queue_is_opened_as_it_was_at_one_instant(
     store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes next may change it between two of the statements."""
+    """The next owner may change the queue between two of the statements."""
     queue = await store.acquire("q", SIMPLE)
     await queue.do(EnqueueMany((Enqueue("a", b"x", 1), Enqueue("b", b"x", 1))))
     read = rows._messages
@@ -268,7 +268,7 @@ async def test_a_queue_is_opened_as_it_was_at_one_instant(
 async def test_a_full_disk_ends_owners_and_loses_nothing_that_was_answered(
     store: EmbeddedStore, tmp_path: Path
 ) -> None:
-    """SQLite says the same of a file that may have no more pages."""
+    """SQLite reports a limit of pages in the same way as a full disk."""
     queue = await store.acquire("q", SIMPLE)
     writer = store._file(file_index("q")).writer
     await writer.submit(lambda connection: connection.execute("PRAGMA max_page_count = 40"))

@@ -1,4 +1,4 @@
-"""The indexes of filters: which are made, of what, and which one a search goes through."""
+"""The indexes of filters: when they are made, their contents, and the index that a search uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOTH = (("kind", "rare"), ("region", "us"))
 
 
 def with_messages(count: int, holds: Holds | None = None) -> Filters:
-    """Messages 1 to `count`, all in the US, every tenth of a rare kind; they are not indexed."""
+    """Make messages 1 to `count` without an index, all in the US, every tenth of a rare kind."""
     filters = Filters({}, holds)
     for sequence in range(1, count + 1):
         put(filters, sequence)
@@ -121,11 +121,11 @@ def test_a_check_of_all_sees_what_is_wrong_with_any_index(holds: Holds | None) -
     filters.check()
 
 
-# -- filters that nobody named
+# -- filters without a shape
 
 
 def queue_of(count: int, **given: Any) -> PriorityCore:
-    """Pending messages, every third of kind `a`."""
+    """Make pending messages, every third of kind `a`."""
     core = PriorityCore.create(0, "q", QueueSettings(**given), keeps_rows=False)
     for number in range(count):
         pairs = {"kind": "abc"[number % 3], "region": "us"}
@@ -228,7 +228,7 @@ def test_a_queue_that_learns_its_shapes_gives_what_one_without_shapes_gives(
 def done_by(
     core: PriorityCore, act: str, number: int, pairs: dict[str, str], wanted: dict[str, str]
 ) -> object:
-    """What one operation answers, asked as often as it says."""
+    """Return the answer of one operation, which is repeated as often as it asks for."""
     if act == "put":
         return core.enqueue(number, MessageFields(f"m{number}", b"", number % 5, pairs))
     if act == "sweep":

@@ -1,4 +1,5 @@
-"""The proof of `examples/flights_queue` sees every broken history, and none in an honest one."""
+"""The proof of `examples/flights_queue` detects every broken history, and no fault in a correct
+one."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ DEPARTS = {"a1": 10, "b1": 20, "a2": 30, "a3": 40}
 
 
 class History:
-    """Two planes, A and B; the first lease of leg a2 is broken off, and given anew."""
+    """Two planes, A and B. The first lease of leg a2 expires, and the leg is leased again."""
 
     def __init__(self) -> None:
         self.transitions: list[Any] = []
@@ -63,7 +64,7 @@ class History:
         step: str = "completed",
         state: str = "completed",
     ) -> None:
-        """A leg from its lease to its end, with one extension, as both sides tell it."""
+        """Record a leg from its lease to its end with one extension, on both sides."""
         self.step(leg, worker, "dequeued", "running")
         self.step(leg, worker, "extended", "running")
         self.step(leg, worker, step, state)
@@ -76,7 +77,7 @@ class History:
         return found
 
     def place(self, leg: str, step: str) -> int:
-        """Where its first such transition is."""
+        """The index of the leg's first such transition."""
         steps = [(one.leg, one.step) for one in self.transitions]
         return steps.index((leg, step))
 
@@ -219,7 +220,7 @@ def test_the_leases_of_a_queue_are_numbered_as_its_epochs() -> None:
 def test_a_leg_waited_that_a_later_departure_overtook() -> None:
     history = History()
     history.step("a1", "w2", "dequeued", "running")
-    assert proof.count_waited(history.transitions) == 0  # who comes again did not wait
+    assert proof.count_waited(history.transitions) == 0  # a leg that is leased again did not wait
     at_the_time_of_a3 = history.transitions[-2]._replace(leg="d1", step="dequeued")
     history.transitions.append(at_the_time_of_a3)
     assert proof.count_waited(history.transitions) == 0

@@ -1,4 +1,5 @@
-"""Group commit: who is answered when, what a failed commit does, and what does not disturb it."""
+"""Group commit: the time of each answer, failed commits, and events that do not disturb a
+commit."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ async def rest() -> None:
 
 
 def at_once(coro: Coroutine[Any, Any, T]) -> T:
-    """What it returns without waiting for anything."""
+    """Return the result of a coroutine that must not wait."""
     try:
         coro.send(None)
     except StopIteration as done:
@@ -250,8 +251,9 @@ async def test_an_owner_that_was_taken_over_answers_no_poll_and_no_refusal(
 
 
 async def test_who_came_during_the_last_commit_before_a_takeover_is_not_answered() -> None:
-    """The commit was stored, then another owner came and changed things, and only then this one
-    hears of its commit."""
+    """The commit was stored. Then another owner took over and changed the queue, before this owner
+    learned of its commit.
+    """
     desk = Desk()
     first = desk.ask(Enqueue("a", b"x", 1))
     await desk.door(0)
@@ -398,8 +400,9 @@ async def test_a_sweep_that_did_nothing_stores_when_the_next_one_is_due() -> Non
 
 
 async def test_who_comes_between_the_start_and_the_drain_of_a_commit_is_answered() -> None:
-    """A commit may be asked for without a change; the next one must not wait on a list that is
-    thrown away."""
+    """A commit can begin without a change. The next caller must not wait on a list that is
+    dropped.
+    """
     desk = Desk()
     core = desk.queue._core
     assert core is not None

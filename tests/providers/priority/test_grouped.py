@@ -1,4 +1,4 @@
-"""Groups by exclusivity value: when one is parked, and when what is dead is dropped."""
+"""Groups by exclusivity value: when a group is parked, and when dead heads are dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.providers.priority.core.message import NO_TERMS, Message, key_of
 
 
 class Rig:
-    """One index; messages get their sequences as they come."""
+    """One index. Messages get their sequences in the order of `put`."""
 
     def __init__(self, limit: int = 1) -> None:
         self.holds, self.messages = Holds(limit), dict[int, Message]()
@@ -47,7 +47,7 @@ def test_a_value_stays_parked_until_it_is_held_less_often_than_the_limit() -> No
     rig.holds.hold("a")
     assert rig.first() is None
     rig.holds.set_limit(1)
-    rig.holds.release("a")  # still held once, which is the limit now
+    rig.holds.release("a")  # still held once, and the limit is 1 by now
     assert set(rig.holds.parked) == {"a"} and rig.first() is None and rig.holds.parkings == 1
     rig.holds.release("a")
     assert not rig.holds.parked and rig.first() == "m1"
@@ -59,7 +59,7 @@ def test_dead_heads_are_dropped_when_they_outnumber_the_groups_and_are_many(grou
     for number in range(groups):
         rig.put(f"v{number}", 1_000)
     dead_max = max(groups, DEAD_MIN)
-    for step in range(1, dead_max + 1):  # each more urgent than the last
+    for step in range(1, dead_max + 1):  # each message is more urgent than the one before
         rig.put("v0", 1_000 - step)
         assert rig.index.dead == step
     newest = rig.put("v0", 0)

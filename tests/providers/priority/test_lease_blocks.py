@@ -1,4 +1,5 @@
-"""Leases as blocks: which ones may begin, and what a lease says of itself once it is over."""
+"""Leases as `async with` blocks: which leases may begin a block, and the attributes of an ended
+lease."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def test_a_lease_whose_time_has_passed_begins_no_block() -> None:
 
 
 class SlowAnswers:
-    """What a lease asks, with answers that are on their way for so many seconds."""
+    """The calls of a lease with answers that arrive late."""
 
     def __init__(self, lessor: Lessor, late_s: float) -> None:
         self._lessor, self._late_s = lessor, late_s
@@ -129,7 +130,7 @@ class SlowAnswers:
 
 
 def test_a_lease_is_extended_from_when_it_was_asked_for_and_not_from_the_answer() -> None:
-    """By the queue's clock it began at the call at the latest; until the answer came it ran."""
+    """The lease counts from the call, the latest time at which the extension took effect."""
 
     async def work(rig: Rig) -> None:
         lease = await begin(rig, lease_s=6.0)
@@ -166,7 +167,7 @@ def test_a_block_whose_message_is_cancelled_is_interrupted_at_the_next_extension
                 await asyncio.sleep(60)
         task = asyncio.current_task()
         assert task is not None and not task.cancelling()
-        await asyncio.sleep(0.1)  # no cancellation is left over
+        await asyncio.sleep(0.1)  # no cancellation is pending
         return loop.time() - begun_s
 
     async def main(rig: Rig) -> None:

@@ -1,5 +1,5 @@
-"""Whatever programs ask a queue at once, some order of their calls gives the answers they had
-(spec/queues.md C14.21); and the search for that order refuses histories that no queue has."""
+"""Some order of concurrent calls explains all answers. The search for that order refuses histories
+that no queue has."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_histories_have_overlaps_leases_expiries_refusals_and_unknown_outcomes(
     assert len(calls) - len(done) > 10 and any(call.may_lack for call in done)
 
 
-# -- planted in the queue itself
+# -- faults planted in the queue
 
 
 def is_refused(tmp_path: Path) -> bool:

@@ -1,5 +1,5 @@
-"""The joints between a program, the owner of a queue and its store: each side dies, is late, is
-silent, or goes away, and nothing is done twice, lost or left lying."""
+"""A program, the owner of a queue and its store together. Each of them crashes, is late, hangs or
+stops, and no operation is doubled, lost or left half done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Call = Any
 
 
 async def once(rig: Rig, point: str, act: Call) -> asyncio.Event:
-    """At the next commit, before or after it is stored, do this once."""
+    """Call `act` once at the next commit, before or after it is stored."""
     happened = asyncio.Event()
 
     async def hook(queue: str) -> None:
@@ -40,7 +40,7 @@ async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-# -- the owner dies
+# -- the owner crashes
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
@@ -92,13 +92,13 @@ def test_a_failed_commit_costs_the_owner_and_nothing_else(point: str) -> None:
         done = await rig.on(rig.host, queue.enqueue(b"second"))
         assert failed.is_set() and done.is_changed
         assert len(rig.stored()) == 2
-        assert rig.store._tables["q"].epoch == 2  # acquired anew, once
+        assert rig.store._tables["q"].epoch == 2  # acquired again, once
 
     in_cluster(main)
 
 
 def test_a_lost_answer_leases_nothing_twice() -> None:
-    """The client is cut off while the commit is under way, and comes back."""
+    """The client is disconnected during the commit, and then connects again."""
 
     async def main(rig: Rig) -> None:
         queue, network = rig.queue(), rig.simulation.network
@@ -121,7 +121,7 @@ def test_a_lost_answer_leases_nothing_twice() -> None:
     in_cluster(main, patience_s=60.0)
 
 
-# -- the caller goes
+# -- the caller ends
 
 
 def test_the_lease_of_a_caller_that_is_cancelled_goes_back_with_its_attempt() -> None:
@@ -250,7 +250,7 @@ def test_a_queue_whose_owner_ends_while_it_reads_the_settings_is_released() -> N
     async def main(rig: Rig) -> None:
         calls, end = 0, asyncio.Event()
 
-        # the first call acquires the queue, the second one numbers its layout
+        # The first call acquires the queue, and the second one numbers its layout.
         async def stop_second(queue: str) -> None:
             nonlocal calls
             calls += 1
@@ -408,7 +408,7 @@ def test_messages_that_the_loop_had_not_given_yet_go_back() -> None:
     in_cluster(main)
 
 
-# -- silos stop and die
+# -- silos stop and crash
 
 
 def test_a_poll_waits_on_while_the_owner_moves_to_another_silo() -> None:
@@ -428,7 +428,7 @@ def test_a_poll_waits_on_while_the_owner_moves_to_another_silo() -> None:
 
 
 def test_what_falls_due_after_its_owner_died_is_done_within_seconds() -> None:
-    """Nobody asks for the queue any more; its lease is over all the same."""
+    """No program uses the queue any more, but its lease still expires."""
 
     async def main(rig: Rig) -> None:
         queue = rig.queue()
@@ -540,14 +540,14 @@ def test_an_owner_that_was_fenced_ends_and_the_next_one_answers() -> None:
     async def main(rig: Rig) -> None:
         queue = rig.queue()
         await rig.on(rig.host, queue.enqueue(b"first"))
-        await rig.store.acquire("q", None)  # somebody else owned it, for a moment
+        await rig.store.acquire("q", None)  # another process owned the queue for a moment
         done = await rig.on(rig.host, queue.enqueue(b"second"))
         assert done.is_changed and rig.store._tables["q"].epoch == 3
 
     in_cluster(main)
 
 
-# -- the queue goes
+# -- the queue is deleted
 
 
 def test_who_waits_for_a_queue_that_is_deleted_is_told() -> None:
@@ -644,7 +644,7 @@ def test_a_clock_that_is_set_back_shortens_no_lease() -> None:
     in_cluster(main)
 
 
-# -- the store is silent
+# -- the store hangs
 
 
 def test_a_silent_store_costs_each_caller_its_patience_and_no_other_queue() -> None:
@@ -672,7 +672,7 @@ def test_a_silent_store_costs_each_caller_its_patience_and_no_other_queue() -> N
 
 
 def test_a_poll_waits_while_something_is_due_that_polls_do_not_do() -> None:
-    """Collecting is the background's; a poll that looks before it has come sleeps all the same."""
+    """Collection is background work. A poll that looks before it sleeps anyway."""
 
     async def main(rig: Rig) -> None:
         queue = rig.queue()
@@ -683,6 +683,6 @@ def test_a_poll_waits_while_something_is_due_that_polls_do_not_do() -> None:
             await rig.on(rig.host, lease.complete())
             assert await rig.on(rig.host, queue.dequeue(worker="w", wait_s=0.01)) == []
         await asyncio.sleep(1)
-        assert not rig.stored()  # and it is done
+        assert not rig.stored()  # the collection is done
 
     in_cluster(main)

@@ -1,4 +1,4 @@
-"""What a queue keeps of payloads: how many bytes, and for how long."""
+"""The payloads that a queue keeps: their bytes, and how long they stay."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_queue_takes_bytes_up_to_its_limit_and_names_it() -> None:
     with pytest.raises(PriorityQueueFull, match=text):
         put(core, "d", b"x")
     put(core, "e", b"")
-    put(core, "a")  # it is there already
+    put(core, "a")  # already enqueued
     core.check()
 
 

@@ -1,4 +1,4 @@
-"""Polls that wait: when they look, and what is noted for them."""
+"""Waiting polls: when they look, and the filters recorded for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Empty:
 
 
 async def test_a_poll_that_is_told_to_end_as_it_wakes_looks_no_more() -> None:
-    """A caller that repeats its request id is answered at once, with all that the poll gave."""
+    """A caller that repeats its request id gets the poll's whole answer at once."""
     queue = Empty()
     polling = queue.poll("s")
     await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_a_dequeue_whose_caller_is_cancelled_is_ended_and_asked_again_as_t
 
 
 def test_a_session_waits_in_one_place() -> None:
-    """Who asks again while the first call waits still, which nobody hears any more."""
+    """A caller polls again while its first call, which nobody reads any more, still waits."""
 
     async def main(rig: Rig) -> None:
         owner = rig.client.grain(owner_of("priority"), "q")

@@ -1,4 +1,4 @@
-"""What programs use of a queue: what goes in, what comes out, and what is refused at once."""
+"""The handle of a queue in programs: enqueueing, dequeueing, and immediate refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ async def test_every_kind_of_program_has_handles_of_the_same_queue() -> None:
 
 async def test_queues_of_an_embedded_store_outlive_the_cluster(tmp_path: Path) -> None:
     for expected in ([], [b"film"]):
-        stores = (EmbeddedStore(tmp_path) for _ in range(2))  # one for each silo, one place
+        # one store for each silo, in one place
+        stores = (EmbeddedStore(tmp_path) for _ in range(2))
         parts = {"priority": lambda stores=stores: PriorityQueues(next(stores))}
         async with LocalCluster(grains=[], silos=2, parts=parts) as cluster:
             queue = priority_queue(cluster, "q")
@@ -274,7 +275,7 @@ async def test_what_is_remembered_of_sessions_ends_with_client_and_silo() -> Non
         return len(asking._known) == before
 
     await use()
-    await until(is_forgotten)  # a listener lets go some turns of the loop after it is closed
+    await until(is_forgotten)  # a closed listener is released some iterations of the loop later
 
 
 async def test_a_unit_test_gives_a_fake_of_a_queue() -> None:

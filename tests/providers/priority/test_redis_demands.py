@@ -1,4 +1,4 @@
-"""Which servers a store in Redis takes, and which options and addresses."""
+"""The servers, options and addresses that a store in Redis accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store in Redis writes, without a server: keys, rows, what a commit's script is given."""
+"""The data that a store in Redis writes, without a server: keys, rows, and arguments of scripts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_lanes_are_in_different_slots_and_do_not_move() -> None:
 
 
 class Hashes:
-    """What the commit's script does with its lists."""
+    """Applies lists of changes as the commit's script does."""
 
     def __init__(self) -> None:
         self.head: dict[bytes, bytes] = {}
@@ -141,7 +141,7 @@ def equal(hashes: Hashes, rows: RowStore) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_was_written_is_read_back_equal(seed: int) -> None:
-    """Any history, stored in pieces."""
+    """Any history is stored in pieces."""
     rng, (core, hashes), rows = Random(seed), opened(), RowStore()
     now_ms = 1_000
     for number in range(1, 200):
@@ -199,7 +199,7 @@ def test_nothing_to_store_is_nine_empty_lists() -> None:
 
 
 class Pages:
-    """A server with one queue, which notes what it is asked for."""
+    """A server with one queue that records the requests."""
 
     place = "here"
 
@@ -226,7 +226,7 @@ class Pages:
         return [self._scanned(self.tables[key], int(rest[0])), b"mark"]
 
     def _scanned(self, table: dict[bytes, bytes], cursor: int) -> tuple[int, dict[bytes, bytes]]:
-        """Backwards, with repeats, as a scan may."""
+        """Return a page in reverse order and with repeats, as a scan may."""
         items = sorted(table.items(), reverse=True)
         page = dict(items[max(cursor - 1, 0) : cursor + 2])
         return (cursor + 2 if cursor + 2 < len(items) else 0), page

@@ -1,5 +1,5 @@
-"""What programs give that cannot be: whatever it is, the refusal names queue, field and limit, in a
-few words; nothing odd is taken for something else."""
+"""Impossible values from programs. Each refusal names queue, field and limit in a few words, and no
+odd value is taken for another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The relay of changes: each arrives once, those of a message in the order of its versions, whoever
-dies, is late, is refused, or relays beside another one."""
+"""The relay of changes. Each change arrives once, and the changes of a message arrive in the order
+of their versions.
+
+Silos crash, are late, are refused, or relay at the same time as others.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ QUICK = PriorityOptions(changes_batch_max=3)
 
 
 class KeepingStore(MemoryStore):
-    """Remembers every event, and lets tests come between it and the relay."""
+    """Remembers every event, and lets a test act before the relay's calls."""
 
     on_events: Callable[[], Awaitable[None]] | None = None
     on_forget: Callable[[], Awaitable[None]] | None = None
@@ -91,7 +94,7 @@ def store_of(rig: Rig) -> KeepingStore:
 
 
 class Adapter(ReferenceAdapter):
-    """Lets a test come between publishers and queues."""
+    """Lets a test act between publishers and queues."""
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
@@ -139,7 +142,7 @@ class Stream:
 def relayed(
     main: Callable[[Rig, Stream], Awaitable[None]], silos: int = 2, seed: int = 1
 ) -> Stream:
-    """Run a test with a relay, then wait until every change has arrived, and compare."""
+    """Run a test with a relay, wait until every change has arrived, and compare."""
     stream = Stream()
 
     async def whole(rig: Rig) -> None:
@@ -156,7 +159,7 @@ def relayed(
 
 
 async def settled(rig: Rig) -> None:
-    """Until nothing is left in the outbox."""
+    """Wait until the outbox is empty."""
     for _ in range(1_000):
         if not await MemoryStore.events(rig.store, 0, 0, 1):
             return
@@ -165,7 +168,7 @@ async def settled(rig: Rig) -> None:
 
 
 async def work(rig: Rig, name: str = "q", messages: int = 4) -> None:
-    """Messages of a queue that are leased, given back, and completed."""
+    """Enqueue messages, lease them, return them, and complete them."""
     queue = rig.queue(name)
     for number in range(messages):
         await rig.on(rig.host, queue.enqueue(b"x", metadata={"n": str(number)}))
@@ -194,7 +197,8 @@ def test_every_change_of_every_queue_arrives_once_and_in_order() -> None:
         begin_s = loop.time()
         await settled(rig)
         rounds = len(store_of(rig).kept) // QUICK.changes_batch_max
-        assert loop.time() - begin_s < rounds * QUICK.changes_period_s / 4  # it does not rest
+        # the relay does not pause while there are changes
+        assert loop.time() - begin_s < rounds * QUICK.changes_period_s / 4
 
     stream = relayed(main)
     [first, *rest] = (one for one in stream.arrived()["q1"] if one.metadata == {"n": "0"})
@@ -231,7 +235,7 @@ def test_a_silo_that_dies_between_publishing_and_forgetting_doubles_nothing(time
 def test_what_a_queue_refuses_arrives_later_and_in_its_order(
     cause: type[StreamError], is_stored: bool
 ) -> None:
-    """It is not stored, or it is and nobody is told."""
+    """The change was not stored, or it was stored without an answer."""
 
     async def main(rig: Rig, stream: Stream) -> None:
         rng, refused = rig.simulation.rng, 0
@@ -255,7 +259,7 @@ def test_what_a_queue_refuses_arrives_later_and_in_its_order(
 
 
 def refuse_first(refuse: Hook) -> Hook:
-    """Nothing of a list is stored."""
+    """Refuse a list with its first message, so nothing of it is stored."""
 
     async def hook(messages: Sequence[OutMessage]) -> None:
         await refuse(messages[:1])
@@ -270,7 +274,7 @@ def test_a_full_stream_is_waited_for() -> None:
 
         stream.on_before = refuse
         await some_work(rig)
-        await asyncio.sleep(90)  # longer than publishing is tried
+        await asyncio.sleep(90)  # longer than one call of publish retries
         assert not stream.arrived()
         stream.on_before = None
 
@@ -281,7 +285,7 @@ def test_a_full_stream_is_waited_for() -> None:
 def test_silos_that_relay_at_the_same_time_double_and_reorder_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its own view of the outbox, as old as it likes."""
+    """Each silo has its own view of the outbox, which may be old."""
     monkeypatch.setattr(part_module, "is_first_host", lambda *_: True)
 
     async def main(rig: Rig, stream: Stream) -> None:
@@ -318,7 +322,7 @@ def test_a_relay_that_was_cut_off_sends_old_changes_in_vain(
             assert host is not None
             if await MemoryStore.events(rig.store, 0, 0, 1) and not old:
                 old.append(host.name)
-                await go_on.wait()  # with the changes that it has read
+                await go_on.wait()  # holds the changes that it has read
 
         store_of(rig).on_events = hold
         await work(rig, messages=8)
@@ -376,7 +380,9 @@ def test_the_relay_follows_when_its_silo_stops() -> None:
 
 
 def test_a_store_that_was_begun_anew_is_another_producer() -> None:
-    """Its positions begin anew, and are not taken for those of the former one."""
+    """The positions of the new store start again. They must not be taken for those of the old
+    one.
+    """
 
     async def main(rig: Rig, stream: Stream) -> None:
         name = await rig.store.outbox_name(0)
@@ -394,7 +400,7 @@ def producers(stream: Stream) -> list[str]:
     return [mark.producer for mark in marks if mark is not None]
 
 
-# -- over what programs have
+# -- over real streams
 
 
 async def test_changes_are_in_a_ledger(tmp_path: Path) -> None:
@@ -428,7 +434,7 @@ async def test_names_of_outboxes_stay_and_are_of_one_directory(tmp_path: Path) -
 
 
 def test_a_change_is_written_as_ever() -> None:
-    """What reads the stream was written with other versions."""
+    """Readers of the stream may have other versions."""
     change = PriorityChange(
         "q", "m", 2, "pending", "running", 5, "dequeued", 1, 7, {"k": "v"}, "w", "", 9, 3
     )
@@ -440,14 +446,14 @@ def test_a_change_is_written_as_ever() -> None:
     assert [*found] == wanted
     assert found["from_state"] == "pending" and found["metadata"] == {"k": "v"}
     assert PRIORITY_CHANGES.codec.decode(PRIORITY_CHANGES.codec.encode(change)) == change
-    earlier = {name: found[name] for name in wanted[:-3]}  # and what others have written is read
+    earlier = {name: found[name] for name in wanted[:-3]}  # changes of other versions can be read
     assert PRIORITY_CHANGES.codec.decode(msgspec.msgpack.encode(earlier)) == change
     assert StreamId(PRIORITY_CHANGES.name, "q") == StreamId("millstream.priority.changes", "q")
     steps = "enqueued visible dequeued extended completed canceled expired released failed"
     assert {str(step) for step in TRANSITIONS} == {*steps.split(), "priority", "clock", "collected"}
 
 
-# -- what is refused
+# -- refusals
 
 
 def test_a_store_without_events_is_refused() -> None:

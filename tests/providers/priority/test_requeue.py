@@ -1,4 +1,4 @@
-"""A message that comes again: the same call twice adds one message, whatever its id and shard."""
+"""Requeueing a message: a repeated call adds one message, whatever its id and shard."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_id_that_cannot_be_is_named() -> None:
         assert caught.value.field == "new_id"
 
 
-# -- one shard of several: it makes ids that are its own
+# -- one shard of several, which makes ids of its own
 
 SIMPLE = QueueSettings(shards=3, layout=5)
 MORE = replace(SIMPLE, shards_before=2, layout=6)
@@ -67,7 +67,7 @@ ENDS = ("~again-1", "~again-1.1", "~again-1.2", "~again-1.3")
 
 
 def own_ends(id: str, shard: int, *shards: int) -> list[str]:
-    """Those of the ids that it may come again as which belong to the shard, in order."""
+    """The ids for a requeued message that belong to the shard, in order."""
     made = [id + end for end in ENDS]
     return [one for one in made if all(home_of(one, count) == shard for count in shards)]
 
@@ -77,7 +77,7 @@ def an_id(is_fit: Callable[[str], bool]) -> str:
 
 
 def canceled(id: str, settings: QueueSettings, shard: int, value: str = "") -> PriorityCore:
-    """A shard with one message, of sequence 1, that is over."""
+    """A shard with one cancelled message of sequence 1."""
     core = PriorityCore.create(0, shard_name("q", shard), settings)
     core.enqueue(0, MessageFields(id, b"", 0, {"plane": value} if value else (), floor=0))
     core.cancel(0, id)
@@ -96,8 +96,10 @@ def test_the_first_id_that_belongs_to_the_shard_is_made(shard: int, end: str) ->
 
 
 def first_is_of_more(id: str) -> bool:
-    """It stays where it is when three shards become two, its first id comes from the third then,
-    and its second stays."""
+    """Does the id stay in shard 1 when three shards become two, as its second new id does?
+
+    Its first new id must come from another shard.
+    """
     return (
         home_of(id, 3) == 1
         and own_ends(id, 1, 2)[:2] == [id + end for end in ENDS[:2]]
@@ -166,7 +168,7 @@ def test_in_a_simple_queue_of_several_shards_every_message_can_come_again() -> N
 
         async def work() -> None:
             await queue.create(QueueSettings(shards=4))
-            await queue.enqueue(b"")  # its shards are known now
+            await queue.enqueue(b"")  # its shards are known from here
             for number in range(20):
                 await queue.enqueue(b"x", id=f"m{number}", priority=number)
                 await queue.cancel(f"m{number}")

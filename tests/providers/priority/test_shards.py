@@ -1,4 +1,5 @@
-"""A queue over several shards: what belongs where, and what no change of them may break."""
+"""A queue over several shards: the shard of each message, and the promises during changes of
+shards."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ PLANES = QueueSettings("plane", shards=4, retention_ms=2_000)
 SOON = PriorityOptions(settle_period_s=0.5)
 
 
-# -- what belongs where
+# -- the shard of a message
 
 
 @pytest.mark.spare
@@ -66,7 +67,8 @@ def test_keys_are_spread_and_a_further_shard_takes_its_share_only() -> None:
 
 def test_homes_are_the_same_for_ever() -> None:
     assert [home_of(key, 5) for key in ("", "a", "N12345", "ü")] == [2, 0, 4, 2]
-    assert [home_of(key, 64) for key in ("k67595", "k6616809")] == [60, 55]  # at an edge, each
+    # each key is at an edge of a shard
+    assert [home_of(key, 64) for key in ("k67595", "k6616809")] == [60, 55]
     assert sum(number * home_of(f"k{number}", 64) for number in range(20_000)) == 6_330_427_542
 
 
@@ -106,7 +108,7 @@ def core_of(shard: int, settings: QueueSettings) -> PriorityCore:
 
 
 def value_at(shard: int, shards: int, but_at: int = -1, of: int = 1) -> str:
-    """A value that belongs to a shard, and to another one of another number of shards."""
+    """A value that belongs to a shard, but to another shard for another number of shards."""
     found = (f"v{number}" for number in itertools.count())
     return next(v for v in found if home_of(v, shards) == shard and home_of(v, of) != but_at)
 
@@ -178,7 +180,7 @@ def test_what_a_queue_says_of_its_shards_is_not_for_others_to_say() -> None:
     assert core.settle(10, 11).settings.shards_before == 0
 
 
-# -- what is known of heads
+# -- the known heads of shards
 
 
 def test_a_head_is_planned_once_and_none_is_known_for_long() -> None:
@@ -314,7 +316,7 @@ def test_as_many_shards_as_there_may_be_are_paged() -> None:
 
         async def work() -> None:
             await queue.create(QueueSettings(shards=SHARDS_MAX))
-            await asyncio.sleep(2)  # a look goes by the layout of a second ago
+            await asyncio.sleep(2)  # reads may use a layout that is a second old
             await queue.enqueue_many([NewMessage(b"", id=f"m{number}") for number in range(200)])
             found, after = [], 0
             while page := await queue.page(50, after=after):
@@ -347,7 +349,7 @@ def test_who_waits_hears_of_a_message_in_any_shard_and_takes_one_only() -> None:
 
 
 def ids_at(*shards: int, of: int = 4) -> list[str]:
-    """An id that belongs to each of these shards."""
+    """Return an id for each of these shards."""
     return [next(id for n in range(99) if home_of(id := f"m{n}", of) == one) for one in shards]
 
 
@@ -441,7 +443,7 @@ def test_a_lease_is_ended_by_its_id_in_the_shard_that_gave_it() -> None:
 
         async def work() -> None:
             await queue.create(PLANES)
-            for number in range(9):  # so that numbers of leases differ
+            for number in range(9):  # so that the numbers of leases differ
                 pairs = {"plane": value_at(3, 4)}
                 await queue.enqueue(b"x", priority=0, id=f"before {number}", metadata=pairs)
                 await (await queue.dequeue(worker="w"))[0].complete()
@@ -459,15 +461,17 @@ def test_a_lease_is_ended_by_its_id_in_the_shard_that_gave_it() -> None:
 
 
 def test_a_lease_that_was_over_elsewhere_is_ended_where_it_holds() -> None:
-    """Shard 0 had so many leases of its message of the same id that one of them may have been the
-    one of shard 3."""
+    """Shard 0 gave many leases of its message with the same id. One of them might have been the
+    lease of shard 3.
+    """
 
     async def main(rig: Rig) -> None:
         queue = rig.queue()
 
         async def work() -> None:
             await queue.create(PLANES)
-            await queue.enqueue(b"x", metadata={"plane": value_at(1, 4)})  # its shards are known
+            # its shards are known from here
+            await queue.enqueue(b"x", metadata={"plane": value_at(1, 4)})
             for shard in (0, 3):
                 await queue.enqueue(b"x", id="twin", metadata={"plane": value_at(shard, 4)})
             wanted = [{"plane": value_at(shard, 4)} for shard in (0, 3)]
@@ -572,7 +576,7 @@ def test_a_deleted_queue_is_gone_from_all_shards_and_may_come_again() -> None:
 
 
 async def settled(rig: Rig, queue: PriorityQueue) -> None:
-    """Until a change of shards is over."""
+    """Wait until a change of shards is over."""
     while (await queue.settings()).settings.shards_before:
         await asyncio.sleep(0.2)
 
@@ -589,7 +593,7 @@ def test_messages_stay_where_they_are_and_new_ones_go_where_they_belong(
                 await queue.enqueue(b"x", priority=number, id=f"m{number}")
             row = await queue.settings()
             await queue.configure(replace(row.settings, shards=after))
-            for number in range(60):  # what is there already is known
+            for number in range(60):  # the existing messages are known
                 assert not (await queue.enqueue(b"x", priority=number, id=f"m{number}")).is_changed
             for number in range(60, 120):
                 await queue.enqueue(b"x", priority=number, id=f"m{number}")
@@ -644,7 +648,7 @@ def test_who_waits_while_shards_are_added_hears_of_messages_there() -> None:
 
 
 class Planes:
-    """Workers whose leases of a value are judged as they are had."""
+    """Workers whose leases of a value are judged when they get them."""
 
     def __init__(self, rig: Rig, chance: random.Random) -> None:
         self.rig = rig

@@ -1,4 +1,4 @@
-"""What holds of every store of priority queues: see `store/contract.py`."""
+"""The contract of every store of priority queues. See `store/contract.py`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Desk:
         return store
 
     async def queue(self, name: str = "q", settings: QueueSettings | None = SIMPLE) -> OwnedQueue:
-        """By one more store, as another process would."""
+        """Acquire a queue with another store, as another process would."""
         return await (await self.store()).acquire(name, settings)
 
     async def aclose(self) -> None:
@@ -108,7 +108,7 @@ async def until_waiting(faults: Faults, count: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-# -- what is answered is stored
+# -- answered operations are stored
 
 
 async def test_a_queue_is_made_only_when_asked_for(desk: Desk) -> None:
@@ -211,7 +211,7 @@ async def test_how_far_a_queue_is_ahead_of_its_machine_is_stored(desk: Desk) -> 
     await (await desk.queue()).do(Enqueue("a", b"", 1))
     desk.place.clock.now_ms = 5_000
     await (await desk.queue()).sweep()
-    desk.place.clock.now_ms = 5_000 + 60_000  # nobody owned it for a minute
+    desk.place.clock.now_ms = 5_000 + 60_000  # the queue had no owner for a minute
     assert (await desk.queue()).now_ms() >= 10**12 + 60_000
 
 
@@ -317,7 +317,7 @@ async def test_an_acquire_that_is_cancelled_leaves_nothing_behind(desk: Desk) ->
     assert (await queue.do(Enqueue("a", b"", 1))).is_changed
 
 
-# -- commits that fail
+# -- failed commits
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -380,7 +380,7 @@ async def test_a_caller_that_leaves_takes_nothing_back(desk: Desk) -> None:
     assert await page(await desk.queue()) == ["a"]
 
 
-# -- the end of a hold, of a store, of a queue
+# -- the end of a hold, a store and a queue
 
 
 async def test_release_and_close_answer_what_waits(desk: Desk) -> None:
@@ -454,7 +454,7 @@ async def test_a_deletion_that_failed_leaves_a_whole_queue_or_none(desk: Desk) -
         await desk.queue("q", None)
 
 
-# -- looking over the queues
+# -- reads over all queues
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "ä" * 129, "\udc80", 7])
@@ -523,7 +523,7 @@ async def positions(store: PriorityStore) -> list[tuple[int, str, int]]:
 
 
 async def outbox_of(store: PriorityStore) -> int:
-    """The one that has events."""
+    """Return the outbox that has events."""
     for outbox in range(store.outboxes):
         if await store.events(outbox, 0, 1):
             return outbox
@@ -594,7 +594,7 @@ async def test_refusals_leave_nothing_behind(desk: Desk) -> None:
 
 
 def check(queue: OwnedQueue) -> None:
-    """Its core is what its rows can be."""
+    """Check that the core of the queue is consistent."""
     owned: Any = queue
     owned._core.check()
 

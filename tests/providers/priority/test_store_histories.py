@@ -1,9 +1,8 @@
-"""Histories of a queue that many ask at once, whose commits are late or fail, and which owners take
-from each other: by (epoch, number of the call) they are those of one core that does one thing after
-the other.
+"""Histories of a queue with concurrent callers, late and failing commits, and changing owners.
 
-What an owner was asked and did not answer may have been stored up to some call, and from there on
-not: what the next owner finds says up to which.
+Ordered by epoch and number of the call, each history must be that of one core that does one
+operation after another. The last calls of an owner may have no answer. They were stored up to some
+call and not after it, and the contents that the next owner finds show up to which.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ ALL = Page(1_000)
 
 @dataclass
 class Call:
-    """One operation of an owner, when it was done, and what came of it."""
+    """One operation of an owner, its time, and its outcome."""
 
     now_ms: int
     what: Any
@@ -59,7 +58,7 @@ class Call:
 
 @dataclass
 class Reign:
-    """One owner: what it found, and what it was asked, in order."""
+    """One owner with the contents that it found and its calls in order."""
 
     owner: OwnedQueue
     found: Any
@@ -68,7 +67,7 @@ class Reign:
 
 
 class RoughFaults(Faults):
-    """Commits that take their time; some fail before they are stored, some after."""
+    """Commits take time, and some fail before or after they are stored."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class RoughFaults(Faults):
 
 
 class History:
-    """Clients, thieves and a clock over one place."""
+    """Clients, owners that take over, and a clock over one place."""
 
     def __init__(self, kind: str, seed: int, directory: Path) -> None:
         self.rng = Random(seed)
@@ -114,7 +113,7 @@ class History:
             await store.aclose()
 
     async def take_over(self) -> None:
-        """Another owner; no calls of it are made before what it found is noted."""
+        """Acquire the queue as another owner. Its calls begin after the contents are recorded."""
         async with self.acquiring:
             while True:
                 try:
@@ -185,7 +184,7 @@ class History:
 
 
 class Replay:
-    """One core that does one thing after the other."""
+    """One core that does one operation after another."""
 
     def __init__(self) -> None:
         self.rows = RowStore()
@@ -195,7 +194,7 @@ class Replay:
         self.rows.apply(self.core.drain())
 
     def anew(self, now_ms: int, until_ms: int) -> None:
-        """Opened as the next owner did; a time at which nothing changed may be stored or not."""
+        """Reopen the core as the next owner did. A time without a change may be stored or not."""
         self.stored()
         assert self.latest_ms() <= now_ms <= max(until_ms, self.rows.counters.now_ms)
         self.rows.counters = self.rows.counters._replace(now_ms=now_ms)
@@ -214,7 +213,9 @@ class Replay:
             return type(refusal)
 
     def go_through(self, calls: list[Call], after: Reign) -> None:
-        """The calls of one owner; those without an answer up to what the next one found."""
+        """Replay the calls of one owner. Apply calls without an answer until the next owner's
+        contents match.
+        """
         known = [at for at, call in enumerate(calls) if call.outcome is not UNKNOWN]
         answered = known[-1] + 1 if known else 0
         for at, call in enumerate(calls[:answered]):

@@ -1,6 +1,7 @@
-"""A store does what the brute-force model does, whatever is asked of it and whatever becomes of
-its commits: they fail before or after they are stored, owners follow each other, the clock goes
-back."""
+"""A store behaves as the brute-force model for any operations.
+
+Commits fail before or after they are stored, owners change, and the clock goes back.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from millstream.runtime import StorageUnavailable
 
 
 class StoreMachine(CoreMachine):
-    """The machine of the core, over a store; events are those of its outboxes."""
+    """The machine of the core over a store. Its events are those of the outboxes."""
 
     kind = "memory"
     core: StoredCore  # type: ignore[assignment]
@@ -52,14 +53,16 @@ class StoreMachine(CoreMachine):
         self.core.reopen()
         with pytest.raises(OwnerLost):
             self.core.run(before.do(Dequeue("late", 4)))
-        # a time at which nothing changed is not stored; the new owner has looked at its clock
+        # A time without a change is not stored, and the new owner has read its clock.
         self.model.now = self.core.owned.now_ms()
 
-    # -- commits that fail
+    # -- failed commits
 
     @rule(is_stored=st.booleans(), count=st.integers(1, 3))
     def a_poll_is_lost_and_asked_again(self, is_stored: bool, count: int) -> None:
-        """By a session: what was stored is answered again, what was not is done now."""
+        """Repeat a poll of a session. A stored poll is answered again, and another one is done
+        now.
+        """
         self.numbers["s"] += 1
         request = Request("s", self.numbers["s"])
         expected = self.model.dequeue(self.now, "w", count, {}, None, False)
@@ -77,11 +80,11 @@ class StoreMachine(CoreMachine):
             self.asked["s", request.number] = found
             self.tokens += [(one[0], one[4]) for one in found]
 
-    # -- what holds after each
+    # -- invariants after each step
 
     @invariant()
     def stores_what_it_has(self) -> None:
-        """All transitions are in the outbox, in order, whoever owned the queue."""
+        """Check that all transitions are in the outbox, in order, whichever owner made them."""
         drained = self.core.drain()
         self.happened += [
             (one.id, one.version, name(one.from_state), name(one.to_state), one.time_ms)
@@ -138,7 +141,7 @@ QUICK = settings(
 TestMemory = StoreMachine.TestCase
 TestMemory.settings = QUICK
 TestEmbedded = EmbeddedMachine.TestCase
-# Files take their time; a failing example is small enough as it is found.
+# No shrinking phase, because files are slow and failing examples are small enough.
 TestEmbedded.settings = settings(
     QUICK, max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )

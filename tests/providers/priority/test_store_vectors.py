@@ -1,4 +1,4 @@
-"""The fixed cases of spec/queues.md C16 hold of queues in stores as of cores."""
+"""The fixed cases of cores also hold for queues in stores."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.providers.priority.stored_core import Stage, StoredCore
 from millstream.providers.priority import QueueSettings
 
 OF_CORES = {
-    vectors.test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it,  # asks no queue
-    vectors.test_time_does_not_go_back_over_a_restart,  # opens a core of rows
-    vectors.test_the_next_queue_of_a_name_goes_on_counting,  # opens a core of counters
-    sessions.test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it,  # of rows
-    sessions.test_answers_of_every_kind_outlive_a_restart,  # of rows
-    sessions.test_what_a_batch_took_outlives_a_restart,  # of rows
-    sessions.test_what_a_message_was_enqueued_with_is_known_after_a_restart,  # of rows
+    vectors.test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it,  # uses no queue
+    vectors.test_time_does_not_go_back_over_a_restart,  # opens a core from rows
+    vectors.test_the_next_queue_of_a_name_goes_on_counting,  # opens a core from counters
+    sessions.test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it,  # uses rows
+    sessions.test_answers_of_every_kind_outlive_a_restart,  # uses rows
+    sessions.test_what_a_batch_took_outlives_a_restart,  # uses rows
+    sessions.test_what_a_message_was_enqueued_with_is_known_after_a_restart,  # uses rows
 }
-"""Cases that only a core can be asked."""
+"""Cases that only apply to a core."""
 OF_COSTS = (
     costs.test_a_crowd_of_a_held_value_ahead_costs_one_parking,
     costs.test_a_step_that_met_many_held_values_goes_on_with_the_next,
 )
 OF_SHARDS = {20}
-"""Cases of more queues than one: tests/providers/priority/test_shards.py."""
+"""Cases with more than one queue. See tests/providers/priority/test_shards.py."""
 VECTORS = set(range(1, 21))
 
 
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     is_spare: bool
 
     def holds_of(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Asked of queues in stores of a kind."""
+        """Run the case with queues in stores of a kind."""
         with Stage(kind) as stage:
 
             def opened(settings: QueueSettings = vectors.SIMPLE) -> StoredCore:
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def expanded(test: Callable[..., None]) -> Iterator[Case]:
-    """A case for each row of its parameters."""
+    """Yield a case for each row of its parameters."""
     marks = getattr(test, "pytestmark", ())
     tables = [table(*mark.args) for mark in marks if mark.name == "parametrize"]
     is_spare = any(mark.name == "spare" for mark in marks)
@@ -74,7 +74,7 @@ def table(names: str | tuple[str, ...], values: list[Any]) -> list[dict[str, Any
 
 
 def cases() -> list[Case]:
-    """All of vectors and sessions, those of cores alone aside, and the vectors among the costs."""
+    """All vectors, sessions and counted costs, except for the cases of cores alone."""
     modules = (vectors, sessions)
     found = [one for module in modules for name, one in vars(module).items() if name[:5] == "test_"]
     tests = [test for test in found if test not in OF_CORES]

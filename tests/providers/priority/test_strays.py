@@ -1,4 +1,4 @@
-"""Whether a shard has messages of another one: told without looking at all of them at once."""
+"""Detects whether a shard has messages of another shard without looking at all of them at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millstream.providers.priority.core.strays import StraySearch
 
 
 class Shard:
-    """Messages by sequence; those whose name ends in "-" belong elsewhere."""
+    """Messages by sequence. A stray message belongs to another shard."""
 
     def __init__(self) -> None:
         self.search, self.messages, self.looks = StraySearch(), dict[int, Any](), 0
@@ -46,7 +46,7 @@ def test_a_stray_is_told_until_it_goes_and_what_was_looked_at_is_not_again(shard
     del shard.messages[4]
     assert not shard.has_any() and shard.looks == 6
     assert not shard.has_any() and shard.looks == 6
-    shard.put(6, is_stray=True)  # beside one of its value, which was there
+    shard.put(6, is_stray=True)  # beside a message of the same value that existed before
     assert shard.has_any()
     del shard.messages[6]
     assert not shard.has_any()

@@ -1,4 +1,4 @@
-"""Messages of streams that a priority queue refuses, as somebody has changed its settings."""
+"""Stream messages that a priority queue refuses after a change of its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.streams import OutMessage, StreamId
 
 
 class Queue:
-    """Accepts payloads up to a size, and so many messages."""
+    """Accepts a number of messages with payloads up to a size."""
 
     name = "q"
 
@@ -46,7 +46,7 @@ def messages(*sizes: int) -> list[OutMessage]:
 
 @pytest.mark.parametrize("at", [0, 1, 4, 8])
 async def test_a_message_that_is_too_large_for_a_changed_queue_is_refused_for_good(at: int) -> None:
-    """And those before it are stored: the runtime blames the first that is not."""
+    """The messages before it are stored, and the runtime reports the first refused one."""
     queue: Any = Queue(200, 100)
     sizes = [10] * 9
     sizes[at] = 500

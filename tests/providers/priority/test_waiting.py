@@ -1,4 +1,4 @@
-"""Who waits and who is woken: nobody sleeps while what it wants can be had."""
+"""Waiting and waking: no poll sleeps while a message that it wants is available."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_one_who_found_none_keeps_its_place() -> None:
 
 
 def test_of_those_who_found_none_one_looks_again() -> None:
-    """What changes while they look wakes one who sleeps, or lets one of them look again."""
+    """A change during their looks wakes a sleeping poll, or lets one of them look again."""
     waiting, woken = QueueWaiters("q", 10), list[str]()
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
     waiting.on_changed(count=2)
@@ -122,7 +122,7 @@ def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
     sleeper(waiting, (), woken, "second")
     waiting.on_changed()
     waiting.looks(first)
-    waiting.leaves(first)  # it got all that it asked for
+    waiting.leaves(first)  # the poll got all that it asked for
     assert woken == ["first", "second"]
 
 
@@ -140,7 +140,7 @@ def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> 
     first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
     waiting.on_changed()
     waiting.looks(first)
-    waiting.leaves(first)  # wakes the second, as there may be more
+    waiting.leaves(first)  # wakes the second, because there may be more
     waiting.leaves(second)
     assert woken == ["1", "2", "3"]
 
@@ -203,12 +203,12 @@ def test_those_who_left_are_not_kept() -> None:
 
 
 class Worker:
-    """A poll that behaves as the driver's do: looks between two steps of the test."""
+    """A poll that behaves as those of the driver do. It looks between two steps of the test."""
 
     def __init__(self, model: Model, wanted: Metadata) -> None:
         self.model = model
         self.wanted = wanted
-        self.saw: list[Metadata] | None = None  # what its look found, not yet heard of
+        self.saw: list[Metadata] | None = None  # the result of its look, before the poll gets it
         self.waiter, self.looks = model.waiting.enter(wanted, self.wake)
         self.is_asleep = False
         if not self.looks:
@@ -225,7 +225,7 @@ class Worker:
             self.looks = True
 
     def step(self) -> None:
-        """Look, or hear what the look found: a commit lies between."""
+        """Look, or receive the result of the look. A commit is in between."""
         model = self.model
         if self.saw is None:
             model.waiting.looks(self.waiter)
@@ -244,7 +244,7 @@ class Worker:
 
 
 class Model:
-    """A queue of pairs, and those who poll it."""
+    """A queue of messages as pairs, and the polls on it."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -275,7 +275,7 @@ class Model:
     def go(self) -> None:
         if self.workers:
             worker = self.random.choice(self.workers)
-            if worker.saw:  # what it was given goes back, as when a lease is released
+            if worker.saw:  # its messages return to the queue, as when a lease is released
                 self.messages += worker.saw
                 self.waiting.on_changed()
             worker.leave()
@@ -285,7 +285,9 @@ class Model:
             self.random.choice(awake).step()
 
     def check(self) -> None:
-        """Nobody sleeps while what it wants is there, unless one like it is awake."""
+        """Check that no poll sleeps while a wanted message exists, unless a similar poll is
+        awake.
+        """
         self.waiting.check()
         for worker in self.workers:
             is_there = any(set(worker.wanted) <= set(message) for message in self.messages)

@@ -1,5 +1,5 @@
-"""Clusters in virtual time with priority queues: one store in memory, whose commits can be made to
-wait or fail, and whose clock can be stepped."""
+"""Clusters with priority queues in virtual time. They share one store in memory whose commits can
+wait or fail, and clocks that can be set."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SteppedEnv(Env):
 
 
 class Faults:
-    """What commits meet: each hook is awaited, in its turn, and may raise."""
+    """Hooks before and after commits. Each hook is awaited and may raise."""
 
     def __init__(self) -> None:
         self.on_before: Callable[[str], Awaitable[None]] | None = None
@@ -120,11 +120,11 @@ class Rig:
         return self.simulation.spawn(found, coro)
 
     def queue(self, name: str = "q") -> PriorityQueue:
-        """The client's handle of a queue; use it on the client's host."""
+        """The client's handle of a queue, for use on the client's host."""
         return priority_queue(self.client, name, patience_s=self.patience_s)
 
     def queue_at(self, silo: str, name: str = "q") -> PriorityQueue:
-        """The handle of a silo; use it on that host."""
+        """The handle of a silo, for use on its host."""
         return priority_queue(self.silo(silo), name, patience_s=self.patience_s)
 
     def silo(self, name: str) -> Silo:
@@ -143,13 +143,13 @@ class Rig:
         raise AssertionError(f"nobody owns {name}")
 
     def step(self, seconds: float) -> None:
-        """Set every wall clock forward, or back."""
+        """Set every wall clock forward or back."""
         self.env.step_s += seconds
         for name in self.cluster.names:
             self.simulation.env(self.simulation.host(name))._skew_s += seconds
 
     def stored(self, name: str = "q") -> dict[str, Any]:
-        """The rows of the queue's messages."""
+        """The stored rows of the queue's messages."""
         return dict(self.store._tables[name].messages)
 
 

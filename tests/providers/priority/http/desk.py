@@ -1,4 +1,4 @@
-"""An HTTP API over a cluster in this process, and who asks it."""
+"""An HTTP API over a cluster in this process, and a client of it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Reply(NamedTuple):
 
 
 class Desk:
-    """Asks an API.
+    """Sends requests to an API.
 
-    Attributes: `clock`, the store's, which stands until it is set; `cluster`, `api`.
+    `clock` is the store's clock, which stands still until a test sets it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Desk:
         )
 
     async def lease(self, queue: str, key: str | None = None, **body: Any) -> list[Any]:
-        """The leases that a worker gets."""
+        """Dequeue as a worker, and return the leases."""
         headers = {} if key is None else {"Idempotency-Key": key}
         path = f"/v1/queues/{queue}/leases"
         reply = await self.ask("POST", path, json={"worker": "w", **body}, headers=headers)
@@ -68,7 +68,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk_of(silos: int = 1, **options: Any) -> AsyncIterator[Desk]:
-    """An API with these options over a cluster."""
+    """Run an API with these options over a cluster."""
     clock = Clock()
     store = MemoryStore(clock)
     parts = {"priority": lambda: PriorityQueues(store)}
@@ -82,7 +82,7 @@ async def desk_of(silos: int = 1, **options: Any) -> AsyncIterator[Desk]:
 
 
 async def raw(api: PriorityApi, data: bytes, *, is_whole: bool = False) -> bytes:
-    """What is answered to these bytes, up to the end of the connection."""
+    """Send raw bytes, and return the answer up to the end of the connection."""
     host, _, port = api.url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)

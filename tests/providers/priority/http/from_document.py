@@ -1,6 +1,6 @@
-"""Requests made out of the OpenAPI document, and answers checked against it.
+"""Requests made from the OpenAPI document, and checks of answers against the document.
 
-It has what this document needs of JSON Schema, and fails on anything else.
+The module supports the parts of JSON Schema that the document uses, and fails on others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
-FEW = st.sampled_from(["a", "b"])  # names that meet again
+FEW = st.sampled_from(["a", "b"])  # few names, so that they repeat
 
 
 class Call(NamedTuple):
@@ -49,7 +49,7 @@ def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]
 
 
 def complaint(document: dict[str, Any], schema: dict[str, Any], value: object) -> str:
-    """What is wrong with a value; empty: it is as the schema says."""
+    """Return the fault of a value, or an empty text if the value fits the schema."""
     schema = resolved(document, schema)
     if "anyOf" in schema:
         found = [complaint(document, one, value) for one in schema["anyOf"]]
@@ -80,7 +80,7 @@ def fields_complaint(document: dict[str, Any], schema: dict[str, Any], value: An
 
 
 def values(document: dict[str, Any], schema: dict[str, Any]) -> Strategy:
-    """What fits a schema."""
+    """Return a strategy for values that fit a schema."""
     schema = resolved(document, schema)
     if "anyOf" in schema:
         return st.one_of([values(document, one) for one in schema["anyOf"]])
@@ -144,12 +144,12 @@ ANYTHING: Strategy = st.recursive(
 
 
 RAW = "application/octet-stream"
-"""What comes with a payload as it is says the rest in the query."""
+"""Requests with a raw payload have their other fields in the query."""
 
 
 @st.composite
 def calls(draw: st.DrawFn, document: dict[str, Any], *, is_right: bool) -> Call:
-    """A call of any operation, with all as the document says; or with something that is not."""
+    """A call of any operation, either as the document says or with one wrong part."""
     path = draw(st.sampled_from(sorted(document["paths"])))
     method = draw(st.sampled_from(sorted(document["paths"][path])))
     operation = document["paths"][path][method]

@@ -1,4 +1,4 @@
-"""What the HTTP API refuses, and how: nothing is half done, and a refusal names what is wrong."""
+"""Refusals of the HTTP API: no request is done in part, and each refusal names the fault."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ async def test_a_cluster_that_cannot_is_503() -> None:
         assert response.headers["Retry-After"] == "1"
 
 
-# -- the door
+# -- access
 
 
 def api_of(**options: Any) -> PriorityApi:

@@ -1,5 +1,4 @@
-"""The OpenAPI document: it has all routes and no others, and the server answers as it says,
-whatever is asked."""
+"""The OpenAPI document lists exactly the routes of the server, and all answers follow it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ AS_IT_COMES = settings(deadline=None, suppress_health_check=list(HealthCheck), m
 
 
 class Bench:
-    """A server for many calls, on a loop of its own."""
+    """A server for many calls on its own event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -47,7 +46,7 @@ def bench() -> Iterator[Bench]:
 
 
 def check(call: Call, reply: Reply) -> None:
-    """The answer is one that the document has, and of the form that it says."""
+    """Check that the document has the answer's status, and that the answer has its form."""
     assert reply.status < 500 or reply.status == 503, (call, reply)
     found = call.operation["responses"].get(str(reply.status))
     assert found is not None, (call, reply)
@@ -72,7 +71,7 @@ def test_what_is_asked_as_the_document_says_is_answered_so(bench: Bench, data: A
 def test_what_is_asked_in_any_other_way_is_answered_so_too(bench: Bench, data: Any) -> None:
     call = data.draw(calls(DOCUMENT, is_right=False))
     reply = bench.ask(call)
-    if reply.status != 404 and reply.status != 405:  # a name may be such that it is another path
+    if reply.status != 404 and reply.status != 405:  # some names change the path
         check(call, reply)
 
 

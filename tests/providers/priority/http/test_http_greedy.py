@@ -1,4 +1,4 @@
-"""Clients of the HTTP API that ask for much and read nothing, or connect and say nothing."""
+"""Clients of the HTTP API that ask for much and read nothing, or connect and send nothing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ASK = b"GET /v1/queues/q/messages/m/payload HTTP/1.1\r\nHost: x\r\nAuthorization
 
 
 async def put(desk: Desk) -> None:
-    """One large message."""
+    """Enqueue one large message."""
     queue = priority_queue(desk.cluster, "q")
     await queue.create(QueueSettings(payload_bytes_max=16 * 1024 * 1024))
     await queue.enqueue(PAYLOAD, id="m", priority=1)
 
 
 class Silent:
-    """A client that asks and does not read."""
+    """A client that sends requests and does not read."""
 
     def __init__(self, desk: Desk) -> None:
         host, _, port = desk.api.url.removeprefix("http://").rpartition(":")
@@ -34,7 +34,7 @@ class Silent:
         self.socket.setblocking(False)
 
     async def read(self) -> bytes:
-        """All that is answered, up to the end of the connection."""
+        """Read all answers up to the end of the connection."""
         loop, found = asyncio.get_running_loop(), b""
         try:
             while data := await loop.sock_recv(self.socket, 2**20):

@@ -1,5 +1,5 @@
-"""What the pages say of HTTP is so: the `curl` lines of the guide answer as it shows, and the
-reference has all routes."""
+"""The pages about HTTP are right: the guide's `curl` commands answer as shown, and the reference
+lists all routes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = re.search(r"^```console\n(\$ curl.*?)^```", GUIDE, re.M | re.S)
 
 
 async def curl(desk: Desk, line: str) -> str:
-    """What `curl` would print."""
+    """Return the text that `curl` would print."""
     told = line.replace("$API", "/v1/queues").replace("$AUTH", f"Authorization: Bearer {TOKEN}")
     words = iter(shlex.split(told)[2:])
     headers: dict[str, str] = {}

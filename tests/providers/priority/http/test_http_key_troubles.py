@@ -1,6 +1,7 @@
-"""A key whose first request died on its way: its repeat, by whatever process, is the same request.
+"""The first request with a key is lost on its way. A repeat by any process is the same request.
 
-In virtual time, with crashes; the server itself keeps nothing of keys, so it is not in these.
+The tests run in virtual time with crashes. The HTTP server keeps no state about keys, so it is not
+part of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def opened(runtime: Any) -> Opened:
 
 
 async def by_a_silo(rig: Rig, act: Any) -> Any:
-    """Do it in a silo that is up, as another server would."""
+    """Call a running silo, as another server would."""
     name = next(one for one in rig.cluster.names if rig.cluster.silo(one) is not None)
     return await rig.on(name, act(opened(rig.silo(name))))
 
@@ -51,7 +52,7 @@ def test_a_change_whose_server_and_owner_die_is_done_once(point: str) -> None:
         setattr(rig.faults, f"on_{point}", die)
         first = rig.spawn(opened(rig.client).calls.do(ENQUEUE, REQUEST))
         await died.wait()
-        first.cancel()  # the server is gone, and asks no more
+        first.cancel()  # the server is gone, and sends no more
         await asyncio.wait([first])
         again = await by_a_silo(rig, lambda other: other.calls.do(ENQUEUE, REQUEST))
         assert (again.id, again.version, again.is_changed) == ("m", 1, True)

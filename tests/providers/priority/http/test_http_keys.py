@@ -1,5 +1,5 @@
-"""`Idempotency-Key`: the queue itself remembers a key, so a repeat is done once by whatever gateway
-it comes, and nothing is kept in the server."""
+"""`Idempotency-Key`: the queue remembers a key, so a repeat through any gateway is done once. The
+server keeps no state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 async def elsewhere(desk: Desk, method: str, path: str, body: object) -> Reply:
-    """Ask by another server, at another silo, that has not heard of anything."""
+    """Send the request through another server at another silo, which knows nothing of it."""
     other = desk.cluster.silos[1]
     async with (
         PriorityApi(other, token=TOKEN, port=0) as api,
@@ -63,7 +63,7 @@ async def test_the_same_key_with_another_request_is_refused_wherever_it_comes(de
             assert (reply.json["field"], reply.json["queue"]) == ("Idempotency-Key", "q")
     other = await desk.ask("POST", "/v1/queues/q/leases", json={"worker": "w"}, headers=KEY)
     assert other.status == 422 and await desk.depth("q") == {"pending": 1}
-    same = {"payload": "eA==", "metadata": {}}  # said in another way, it is the same
+    same = {"payload": "eA==", "metadata": {}}  # the same request in another form
     assert (await desk.ask("POST", MESSAGES, json=same, headers=KEY)).status == 201
     raw = {"Content-Type": "application/octet-stream", **KEY}
     assert (await desk.ask("POST", MESSAGES, data=b"x", headers=raw)).status == 201
@@ -104,7 +104,7 @@ async def test_a_repeat_that_comes_too_late_takes_no_message_twice_while_it_is_t
     headers = {"Idempotency-Key": "many"}
     rest = (await desk.ask("POST", "/v1/queues/q/batches", json=many, headers=headers)).json
     assert [one["message"]["is_changed"] for one in rest["results"]] == [False, False]
-    # without a priority that is the time of the enqueue: another message, which is refused
+    # Without a priority, the time of the enqueue is the priority, so the repeat is another message.
     other = {"Idempotency-Key": "other"}
     await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=other)
     desk.clock.now_ms += 400_000
@@ -203,8 +203,9 @@ async def test_many_messages_go_to_all_shards_once_by_servers_that_did_not_know_
 async def test_a_batch_with_a_key_is_whole_while_the_number_of_shards_changes(
     desk: Desk, before: int, now: int
 ) -> None:
-    """A shard that stays is asked twice for one key: for what is its own, and for what comes from
-    a shard that goes."""
+    """A remaining shard is asked twice for one key: for its own messages, and for those of a shard
+    that ends.
+    """
     await desk.ask("PUT", "/v1/queues/q", json={"shards": before})
     path = "/v1/queues/q/batches"
     there = [{"payload": "eA==", "id": f"there{number}"} for number in range(20)]

@@ -1,4 +1,4 @@
-"""What each route of the HTTP API does."""
+"""The effect of each route of the HTTP API."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_queues_are_made_changed_listed_and_deleted(desk: Desk) -> None:
 
 
 async def paged(desk: Desk, limit: int) -> list[list[str]]:
-    """All pages of the queues' names."""
+    """Return all pages of the queues' names."""
     pages, after = [], ""
     while True:
         found = (await desk.ask("GET", f"/v1/queues?limit={limit}&after={after}")).json
@@ -267,7 +267,7 @@ def test_every_error_of_a_queue_has_a_status() -> None:
     def below(cls: type[PriorityQueueError]) -> list[type[PriorityQueueError]]:
         return [cls, *(one for child in cls.__subclasses__() for one in below(child))]
 
-    # a session that is full, or a request that was acknowledged, no key can meet
+    # a key cannot cause SessionFull or RequestStale
     met = [one for one in below(PriorityQueueError) if one is not PriorityQueueError]
     missing = {one.__name__ for one in met if not status_of(one.__new__(one))}
     assert missing == {"SessionFull", "RequestStale"} and len(STATUS) > 15

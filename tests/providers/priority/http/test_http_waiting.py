@@ -1,4 +1,4 @@
-"""Dequeues that wait, clients that leave meanwhile, and a server that is full or closed."""
+"""Dequeues that wait, clients that leave in the meantime, and a server that is full or closed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing() -> None:
 async def test_what_was_leased_for_a_client_that_left_goes_back_with_its_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It leaves when its message is leased, and the answer not sent yet."""
+    """The client leaves when its message is leased and the answer is not sent yet."""
     inner = lease_routes.answer_lease
 
     def gone(found: Sequence[LeaseBody], is_raw: bool) -> Answer:
@@ -84,7 +84,7 @@ async def test_what_was_leased_for_a_client_that_left_goes_back_with_its_attempt
 
 
 async def test_a_client_that_leaves_with_its_answer_in_the_socket_loses_it_by_time() -> None:
-    """Nobody can know that it was not read."""
+    """The server cannot know that the client did not read the answer."""
     async with desk_of() as desk:
         await desk.enqueue("q", id="m")
         body = json.dumps({"worker": "w", "lease_s": 5})
