@@ -1,4 +1,4 @@
-"""From where a grain of a cluster is called."""
+"""The places from which a test calls a grain of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["runtime_of"]
 
 
 def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
-    """The silo of most grains ("local"), another one ("silo"), or a client ("client")."""
+    """Return the silo of most grains ("local"), another silo ("silo"), or a client ("client")."""
     runtimes: dict[str, Runtime] = {
         "local": cluster.silos[0],
         "silo": cluster.silos[1],

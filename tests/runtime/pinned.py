@@ -1,4 +1,4 @@
-"""Clients that know the gateways of a test's choice, and silos that tell clients nothing."""
+"""Clients that know only gateways chosen by the test, and silos that send clients no lists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["hush", "pin"]
 
 
 def pin(client: Client, *gateways: str) -> None:
-    """Have an open client know these gateways only, until it asks for the list again."""
+    """Let an open client know only these gateways, until it asks for the list again."""
     client.gateways._list.start_over(GatewayView(1, list(gateways)), "pinned")
 
 
 def hush(*silos: Silo) -> None:
-    """Have silos tell clients of gateways only when they are asked."""
+    """Let silos tell clients of gateways only when they are asked."""
     for silo in silos:
         silo.assembly.visitors._news.follow = lambda view: None  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Damaged rows in the log: each once, and again after it was whole, and not too many."""
+"""Damaged rows in the log: once each, again after a repair, and not too many."""
 
 from __future__ import annotations
 

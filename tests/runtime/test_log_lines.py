@@ -1,4 +1,4 @@
-"""No text from outside forges a line of the log."""
+"""Text from outside cannot forge a line of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forged:
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What a handler of the program writes."""
+    """The output of the program's log handler."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
@@ -33,7 +33,7 @@ def written() -> Iterator[io.StringIO]:
 
 
 def lines_of(stream: io.StringIO) -> list[str]:
-    """Its lines, as a terminal and the strictest reader of lines have them."""
+    """Split the output as a terminal and the strictest line readers do."""
     text = stream.getvalue()
     assert text.replace("\n", "").isprintable()
     return text.splitlines()
@@ -62,7 +62,8 @@ def test_a_traceback_is_indented_whatever_the_error_says(written: io.StringIO) -
         log.exception("failed")
         log.error("failed again", exc_info=raised)
     lines = lines_of(written)
-    assert len([line for line in lines if not line.startswith("  ")]) == 4  # twice: its head
+    # the head of each of the two tracebacks
+    assert len([line for line in lines if not line.startswith("  ")]) == 4
     assert lines[1] == "Traceback (most recent call last):"
     assert any("2026-01-01 millstream.silo" in line for line in lines)
 

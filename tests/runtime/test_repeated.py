@@ -1,4 +1,4 @@
-"""A warning that others can cause as often as they like is a few lines of the log."""
+"""A warning that others can cause at any rate takes only a few lines of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are sealed: nothing but the bytes that were written, under their key, is opened."""
+"""Sealed rows: only the written bytes under their own key can be opened."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_content_whose_versions_nobody_compares_is_the_first_version_of_birth_0(
 
 
 class Place(msgspec.Struct):
-    """What a row of tests holds."""
+    """The content of a test's row."""
 
     number: int
     names: list[str] = []
 
 
 class Short(msgspec.Struct, array_like=True):
-    """The same as an array."""
+    """The same content as an array."""
 
     number: int
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Text of others: what can be sent, how large it is, how it is shown."""
+"""Text from others: which text can be sent, how large it is, and how it is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runners of calls that arrive, when a loop that ends closes their coroutines."""
+"""The runners of incoming calls, when the end of a loop closes their coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls over silos on loopback: one activation, placement, limits, silos that leave."""
+"""Calls between silos on loopback: single activation, placement, limits, and silos that leave."""
 
 from __future__ import annotations
 
@@ -175,7 +175,8 @@ async def test_a_call_finds_the_grain_wherever_it_is(cluster: LocalCluster) -> N
 async def test_a_grain_that_moved_is_found_again(cluster: LocalCluster) -> None:
     one, two, three = cluster.silos
     assert await one.grain(Near, "a").where() == one.address
-    assert await three.grain(Near, "a").where() == one.address  # now three remembers it
+    # three remembers the location from here
+    assert await three.grain(Near, "a").where() == one.address
     activation = one.assembly.catalog.of("Near")["a"]
     from millstream.runtime import DeactivationReason
 
@@ -303,15 +304,15 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
 
 
 class Scribe(SystemTarget):
-    """Writes at once what need not wait."""
+    """Writes a call's number at once unless the call may wait."""
 
     target_name = "$scribe"
 
     def __init__(self) -> None:
-        self.written: list[tuple[int, bool]] = []  # and whether in a task
+        self.written: list[tuple[int, bool]] = []  # each with whether it was written in a task
 
     def write_together(self, calls: Sequence[tuple[int, bool]]) -> list[object]:
-        """All up to what may wait."""
+        """Write the numbers up to the first call that may wait."""
         waits = [may_wait for _, may_wait in calls]
         end = waits.index(True) if True in waits else len(calls)
         results = [self._write(number) for number, _ in calls[:end]]
@@ -332,7 +333,7 @@ class Scribe(SystemTarget):
 
 
 class JoiningScribe(Scribe):
-    """Notes what a frame has."""
+    """Records the calls of each frame."""
 
     target_name = "$joining"
 
@@ -354,7 +355,7 @@ class JoiningScribe(Scribe):
 
 
 class Verbose(SystemTarget):
-    """Asks a scribe wrongly."""
+    """A wrong declaration of a scribe's method."""
 
     target_name = "$verbose"
 
@@ -404,11 +405,12 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
         return await asyncio.gather(*calls, return_exceptions=True)
 
     assert await write(0) == 0
-    assert scribe.joined == [[0]]  # it was alone in its frame
+    assert scribe.joined == [[0]]  # the call was alone in its frame
     found = await many(write(1), write(-2), write(3))
     assert found[::2] == [1, 3] and str(found[1]) == "-2 is no number"
     assert scribe.joined == [[0], [1, -2, 3]]
-    assert await many(write(4), read(), write(5)) == [4, [0, 1, 3, 4], 5]  # none is overtaken
+    # no call overtakes another
+    assert await many(write(4), read(), write(5)) == [4, [0, 1, 3, 4], 5]
     assert await many(write(6), write(7, True), write(8)) == [6, 7, 8]
     assert [number for number, _ in scribe.written] == [0, 1, 3, 4, 5, 6, 7, 8]
     assert [number for number, in_task in scribe.written if in_task] == [5, 7, 8]
@@ -588,7 +590,7 @@ async def test_a_graceful_stop_under_load_fails_no_call(from_client: bool) -> No
         before = sum(served.values())
         await until(lambda: sum(served.values()) > before + 500)
         running = False
-        await asyncio.gather(*workers)  # raises what failed
+        await asyncio.gather(*workers)  # raises the workers' errors
 
 
 async def test_the_silo_that_stops_lets_the_calls_end_that_it_relays() -> None:
@@ -627,7 +629,7 @@ async def test_a_stop_moves_the_grains_and_nothing_is_active_twice() -> None:
             assert sum(key in s.assembly.catalog.of("Seat") for s in left) == 1
 
 
-@pytest.mark.real  # it looks at the clock
+@pytest.mark.real  # the test measures real time
 async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhere() -> None:
     async with LocalCluster(silos=3, grains=[Near], membership_options=QUICK) as cluster:
         one, two, dying = cluster.silos
@@ -650,7 +652,7 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
                 with pytest.raises(SiloUnavailable):
                     await task
         assert loop.time() - killed_at < 2
-        for task in queued:  # whether these had begun, their callers cannot know
+        for task in queued:  # their callers cannot know whether these calls had begun
             async with asyncio.timeout(5):
                 try:
                     assert await task in (one.address, two.address)
@@ -674,7 +676,7 @@ async def test_a_client_goes_on_through_another_gateway() -> None:
         one, two, dying = cluster.silos
         for i in range(12):
             await one.grain(Near, f"{i}").where()
-        async with connect(dying.gateway) as client:  # learns the others
+        async with connect(dying.gateway) as client:  # the client learns the other gateways
             for i in range(12):
                 assert await client.grain(Near, f"{i}").where() == one.address
             await dying.kill()
@@ -682,7 +684,7 @@ async def test_a_client_goes_on_through_another_gateway() -> None:
                 call = with_options(client.grain(Near, f"{i}"), timeout=5)
                 try:
                     place = await call.where()
-                except SiloUnavailable:  # its call was on the way through the gateway that died
+                except SiloUnavailable:  # the call was on its way through the killed gateway
                     place = await call.where()
                 assert place == one.address
 

@@ -1,4 +1,4 @@
-"""Promises of calls that no other test would miss: limits, time that travels, nothing left over."""
+"""Promises of calls that no other test covers: limits, remaining time, and nothing left over."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fresh_board() -> Iterator[None]:
 
 
 class Desk(Grain):
-    """Answers, fails, stays."""
+    """Answers, fails or stays, as the test asks."""
 
     async def on_activate(self) -> None:
         if self.key.startswith("slow"):
@@ -79,11 +79,11 @@ class Desk(Grain):
         return "peeked"
 
 
-# --- what a gateway sees -------------------------------------------------------------------------
+# --- the calls that a gateway gets ---------------------------------------------------------------
 
 
 class Gateway:
-    """Greets as a gateway, and sends every call on to somebody else."""
+    """Greets as a gateway, and redirects every call to another silo."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -103,7 +103,7 @@ class Gateway:
         if isinstance(message, Hello):
             hello = msgspec.structs.replace(message, sender="gateway:1@1", is_silo=True)
             link.write(frame(encode_messages([hello])))
-        elif isinstance(message, Call) and message.kind.startswith("$"):  # asked for its gateways
+        elif isinstance(message, Call) and message.kind.startswith("$"):  # asks for gateways
             nobody = Reply(message.id, msgspec.Raw(msgspec.msgpack.encode(GatewayView(1, []))))
             link.write(frame(encode_messages([nobody])))
         elif isinstance(message, Call):
@@ -112,7 +112,7 @@ class Gateway:
 
 
 class GatewayLink:
-    """Receiver of one connection."""
+    """The receiver of one connection."""
 
     def __init__(self, gateway: Gateway, link: Link) -> None:
         self._gateway = gateway
@@ -144,14 +144,15 @@ async def test_a_call_carries_the_time_that_is_left() -> None:
         with pytest.raises(Rejected):
             await with_options(client.grain(Desk, "a"), timeout=5).answer()
     left_s = [call.ttl_s for call in gateway.calls]
-    assert 0 < left_s[2] <= left_s[0] - 0.019 < left_s[0] <= 5  # a loop may count in milliseconds
+    # a loop's clock may have a precision of milliseconds
+    assert 0 < left_s[2] <= left_s[0] - 0.019 < left_s[0] <= 5
 
 
-# --- limits and what is left over -----------------------------------------------------------------
+# --- limits and leftovers ------------------------------------------------------------------------
 
 
 class Tap(TcpTransport):
-    """Its links tell their receivers what the test wants."""
+    """Gives tests the receivers of its links, so that they can feed them data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +225,7 @@ async def end_a_call(desk: Desk, ends: str) -> None:
         await until(lambda: len(LOG) > begun)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    await desk.peek()  # behind it on the connection: by then its end was heard
+    await desk.peek()  # follows on the same connection, so the end of the call has arrived
 
 
 async def test_callers_that_wait_for_a_connection_have_a_limit() -> None:
@@ -272,10 +273,11 @@ async def test_a_start_leaves_nothing_that_is_watched(key: str) -> None:
 
 
 class Boss(Grain):
-    """Asks from a child task."""
+    """Calls from a child task."""
 
     async def ask(self) -> None:
-        await asyncio.wait([asyncio.create_task(self._ask_later())])  # cancelled, it cancels none
+        # a cancelled `wait` does not cancel its tasks
+        await asyncio.wait([asyncio.create_task(self._ask_later())])
 
     async def _ask_later(self) -> None:
         started_s = asyncio.get_running_loop().time()
@@ -286,7 +288,7 @@ class Boss(Grain):
 
 
 class Clerk(Grain):
-    """Works for ever."""
+    """Works forever."""
 
     async def work(self) -> str:
         started_s = asyncio.get_running_loop().time()
@@ -309,7 +311,7 @@ def test_a_remote_call_of_a_child_task_ends_with_the_deadline_of_the_turn() -> N
         await cluster.start()
         silo = cluster.silo("silo-0")
         assert silo is not None
-        with suppress(CallTimeout):  # or it hears of its child's end in time
+        with suppress(CallTimeout):  # its own deadline may pass before it gets the child's result
             boss = with_options(silo.grain(Boss, "b"), timeout=2)
             await simulation.call(simulation.host("silo-0"), boss.ask())
         await asyncio.sleep(1)

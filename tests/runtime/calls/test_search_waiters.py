@@ -1,4 +1,4 @@
-"""Those who wait for a grain's location, and find that it is of no use any more."""
+"""Calls that wait for a grain's location and get one that is not usable any more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Desk(Grain):
 
 
 class Connection(Peer):
-    """A connection that was never opened, and says that it takes calls."""
+    """A connection that was never opened, but reports that it takes calls."""
 
     def __init__(self, silo: Silo, number: int) -> None:
         super().__init__(silo.assembly.engine.end, f"number {number}", lambda peer: None)
@@ -36,7 +36,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 class Waiters:
-    """Searches that find one connection after the other, each slower than a loop iteration."""
+    """Searches that find a new connection each time, after more than a loop iteration."""
 
     def __init__(self, silo: Silo) -> None:
         self.found: list[Connection] = []
@@ -53,7 +53,7 @@ class Waiters:
         return self.found[-1]
 
     async def call(self, name: str, pause_s: float = 0.0, size_bytes: int = 0) -> Any:
-        """Wait once; note who got which destination."""
+        """Wait once, and record the caller and its destination."""
         peer: Any = await self.searches.wait(self._kind, "a", pause_s, size_bytes)
         self.got.append((name, peer.number))
         return peer
@@ -70,7 +70,7 @@ async def test_a_destination_that_is_of_no_use_is_not_given_to_those_who_come_la
             peer = await waiters.call("a")
             if peer.number > 0:
                 return tries
-            setattr(peer, fault, True)  # just as it was found
+            setattr(peer, fault, True)  # right after it was found
         return 0
 
     assert await asyncio.gather(*(calls_until_it_works() for _ in range(20))) == [2] * 20
@@ -129,7 +129,7 @@ async def test_who_comes_right_after_a_search_has_failed_has_the_grain_looked_fo
             try:
                 await waiters.call("a")
             except NotHosted:
-                continue  # at once
+                continue  # try again at once
             return tries
         return 0
 
@@ -157,7 +157,7 @@ async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read()
     async with LocalCluster(silos=2, grains=[Desk]) as cluster:
         staying, leaving = cluster.silos
         await leaving.grain(Desk, "a").where()
-        for number in range(20):  # so that the silos are connected
+        for number in range(20):  # connects the silos
             await staying.grain(Desk, f"{number}").where()
         leaving.assembly.visitors.say_goodbye()
         peer = staying.assembly.peers.get(leaving.address, is_system=True)
@@ -169,7 +169,7 @@ async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read()
 
 
 async def test_whoever_went_on_holds_no_bytes_of_a_search_that_goes_on(silo: Silo) -> None:
-    """A call that waits again at once meets the search that it has waited for."""
+    """A call that waits again at once joins the search that it has just waited for."""
     waiters, most = Waiters(silo), RuntimeOptions().waiting_bytes_max
     await waiters.call("first", size_bytes=most - 1)
     assert waiters.searches.has_waiting("Desk", "a")

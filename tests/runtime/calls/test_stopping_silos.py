@@ -1,4 +1,5 @@
-"""Calls to the grains of a silo that stops, in virtual time: they wait for its turns, and move."""
+"""Calls to grains of a stopping silo, in virtual time. They wait for the running turn and then go
+to the grain's next silo."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ def simulate(main: Callable[[Simulation], Awaitable[Any]]) -> Any:
 def test_calls_wait_for_a_stopping_silo_s_turn_and_go_where_the_grain_is_next(
     turn_s: float, count: int
 ) -> None:
-    """After six tries, 1.6 s, they failed with `SiloUnavailable`; with two silos the grain was
-    activated in the other one at once, beside the turn that still ran."""
+    """The turn may last longer than all retries of a call. The grain must not be activated
+    elsewhere before the turn has ended.
+    """
 
     async def main(simulation: Simulation) -> None:
         options = RuntimeOptions(drain_s=DRAIN_S)
@@ -53,7 +55,7 @@ def test_calls_wait_for_a_stopping_silo_s_turn_and_go_where_the_grain_is_next(
         await asyncio.sleep(0.05)
         cluster.names = tuple(silo.address.split(":")[0] for silo in staying)
         stopping = asyncio.ensure_future(simulation.call(host, leaving.stop()))
-        await asyncio.sleep(0.3)  # it has said goodbye
+        await asyncio.sleep(0.3)  # the silo has sent its goodbye by now
         calls = [on(silo, silo.grain(Desk, "k").where()) for silo in staying]
         where = await asyncio.gather(*calls)
         assert holding.done() and await holding == leaving.address

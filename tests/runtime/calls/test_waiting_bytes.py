@@ -1,4 +1,4 @@
-"""What waits for grains is bounded in bytes too, for each activation and for a whole silo."""
+"""The bytes of calls that wait for grains are limited for each activation and for the silo."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def limits(each: int = 100 * KB, everything: int = 1000 * KB) -> RuntimeOptions:
 async def held(
     options: RuntimeOptions, *keys: str
 ) -> AsyncIterator[tuple[Silo, Client, list[asyncio.Task[None]]]]:
-    """A silo whose grains are busy, and a client."""
+    """Run a silo with busy grains, and a client."""
     async with Silo(grains=[Desk, Slow], options=options) as silo, connect(silo.gateway) as client:
         holding = [asyncio.ensure_future(silo.grain(Desk, key).hold()) for key in keys]
         await until(lambda: LOG.count("holds") == len(keys))
@@ -224,7 +224,7 @@ async def test_readers_that_are_let_in_together_give_their_bytes_back() -> None:
 
 async def test_local_calls_hold_their_encoded_arguments_while_their_grain_is_looked_for() -> None:
     async with LocalCluster(silos=2, grains=[Anywhere], options=limits()) as cluster:
-        for key in map(str, range(6)):  # some of them here, some there
+        for key in map(str, range(6)):  # some of the grains are in this silo, some in the other one
             ref = cluster.silos[0].grain(Anywhere, key)
             calls = [ref.put(bytes(30 * KB)) for _ in range(5)]
             results = await asyncio.gather(*calls, return_exceptions=True)
@@ -293,7 +293,8 @@ async def test_a_small_call_that_waits_does_not_keep_the_frame_that_it_came_in()
             before, waiting = tracemalloc.get_traced_memory()[0], []
             for _ in range(50):
                 waiting.append(asyncio.ensure_future(busy.put(b"x")))
-                await asyncio.ensure_future(idle.put(bytes(60 * KB)))  # in one frame with it
+                # shares a frame with the small call
+                await asyncio.ensure_future(idle.put(bytes(60 * KB)))
             gc.collect()
             assert tracemalloc.get_traced_memory()[0] - before < 1000 * KB
         finally:

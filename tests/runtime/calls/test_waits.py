@@ -1,4 +1,4 @@
-"""Who waits in the course of a call is told once, and what comes later is dropped."""
+"""A call that waits gets exactly one answer, and later answers are dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = msgspec.Raw(b"\xc0")
 
 
 class Unheard(Exception):
-    """Nobody's module is asked for it."""
+    """An error whose module is unknown to callers."""
 
 
 def a_future() -> asyncio.Future[Any]:
@@ -32,7 +32,7 @@ def local_wait() -> LocalWait:
 
 
 def tellings(wait: LocalWait | RemoteWait) -> list[Callable[[], object]]:
-    """All that the one who waits may be told."""
+    """Return all possible answers to a waiting call."""
     if isinstance(wait, LocalWait):
         return [wait.grant, lambda: wait.on_moved("b:1@1"), lambda: wait.fail(ValueError("full"))]
     return [
@@ -88,7 +88,7 @@ async def test_a_local_caller_hears_where_its_grain_went_or_why_it_did_not_start
     failed.fail(raised)
     error = failed.future.exception()
     assert type(error) is ValueError and str(error) == "full"
-    assert error is not raised  # each caller has its own
+    assert error is not raised  # each caller has its own error object
 
 
 async def test_an_error_that_is_not_known_here_arrives_as_what_a_remote_caller_gets() -> None:

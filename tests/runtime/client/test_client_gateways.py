@@ -97,7 +97,7 @@ async def test_a_restart_of_all_silos_on_other_ports_fails_no_call_of_a_busy_cli
         before = sum(served.values())
         await until(lambda: sum(served.values()) > before + 100)
         running = False
-        await asyncio.gather(*workers)  # raises what failed
+        await asyncio.gather(*workers)  # raises the workers' errors
 
 
 async def test_a_client_whose_gateway_crashed_asks_another_one_at_once() -> None:
@@ -123,7 +123,7 @@ async def test_the_given_addresses_are_the_last_resort() -> None:
             await first.stop()
             await until(lambda: gateways_of(client) == {second.gateway})
             hush(second)
-            async with silo(first.gateway) as again:  # nobody tells the client
+            async with silo(first.gateway) as again:  # no silo tells the client
                 await second.kill()
                 await until(lambda: again.gateway in gateways_of(client))
 
@@ -155,7 +155,8 @@ async def test_gateways_that_refuse_are_passed_over_in_one_try() -> None:
         for key in KEYS:
             assert (await client.gateways.ready(key)).name == silo.address
         pin(client, *gone)
-        assert (await client.gateways.ready("a")).name == silo.address  # it was given
+        # the address was given to the client
+        assert (await client.gateways.ready("a")).name == silo.address
 
 
 async def test_one_connection_serves_a_gateway_under_both_its_names() -> None:
@@ -176,13 +177,13 @@ async def test_a_silo_that_was_restarted_is_found_by_the_address_that_was_learnt
             await until(lambda: gateways_of(client) == {given.gateway, learnt.gateway})
             await given.stop()
             await until(lambda: gateways_of(client) == {learnt.gateway})
-            await learnt.kill()  # now nobody is left who could tell
+            await learnt.kill()  # no silo is left that could tell the client
             async with silo(learnt.gateway) as again:
                 await until(lambda: client.gateways.known == [again.address])
                 assert await client.grain(Desk, "a").where() == again.address
 
 
-# --- what is wrong with a client's use ---
+# --- wrong use of a client ---
 
 
 @pytest.mark.parametrize("gateways", [["127.0.0.1:7700"], 7700, ("127.0.0.1:7700",), b"a:1"])
@@ -217,7 +218,8 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
     async def used(client: Client, desk: Desk) -> None:
         with pytest.raises(NotInCluster, match="another event loop than the one that runs here"):
             client.grain(Desk, "a")
-        if sys.version_info < (3, 12):  # later the running task costs no search, and says nothing
+        # from 3.12 on, a call does not check the loop of the running task
+        if sys.version_info < (3, 12):
             with pytest.raises(NotInCluster, match="another event loop"):
                 await desk.where()
 
@@ -248,7 +250,7 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
 
 
 class Connects:
-    """A transport that counts connections, and says when they were asked for."""
+    """A transport that records the times of its connections."""
 
     def __init__(self, transport: object) -> None:
         self._transport = transport
@@ -318,7 +320,7 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
                 for name in cluster.names:
                     simulation.crash(name)
                 begun = len(transport.times)
-                for number in range(6):  # and some calls, which cannot work
+                for number in range(6):  # calls that cannot succeed
                     await asyncio.sleep(10)
                     with pytest.raises(MillstreamError):
                         await client.grain(Desk, f"{number}").where()
@@ -336,11 +338,11 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
 
     connects, most = run(driver, seed=5).result
     assert most == 1
-    assert 10 < connects < 400  # of six addresses in a minute, with six calls
+    assert 10 < connects < 400  # for six addresses in a minute, with six calls
 
 
 def test_a_gateway_that_leaves_is_asked_for_the_others_on_the_connection_that_is_there() -> None:
-    """The list is out of date, and no other silo that is in it answers."""
+    """The client's list is out of date, and none of its other silos answers."""
 
     async def driver(simulation: Simulation) -> None:
         table = MemoryMembershipTable()
@@ -395,7 +397,7 @@ class Slow(Grain):
 
 
 def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_second() -> None:
-    """It is cut off from the other silos and from the table, not from the client."""
+    """The gateway is cut off from the other silos and from the table, but not from the client."""
 
     async def driver(simulation: Simulation) -> float:
         cluster = SimCluster(simulation, silos=3, grains=[Slow])
@@ -438,7 +440,7 @@ def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_se
                 ended_at = loop.time()
                 assert not pending
                 assert all(isinstance(call.exception(), SiloUnavailable) for call in done)
-                for key in through:  # and those that come now go elsewhere
+                for key in through:  # new calls use other gateways
                     assert await client.grain(Slow, key).where() == homes[key]
                 return ended_at - evicted_at[0]
 
@@ -456,7 +458,9 @@ def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_se
 def test_a_client_that_lost_all_its_gateways_finds_the_one_that_comes_back(
     back: int, is_silent: bool
 ) -> None:
-    """It was told of that one; while that one joins, it tells of those that crashed only."""
+    """The client knows the returning silo. While that silo joins, it only lists the crashed
+    silos.
+    """
 
     async def driver(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=3, grains=[Desk])
@@ -476,7 +480,7 @@ def test_a_client_that_lost_all_its_gateways_finds_the_one_that_comes_back(
                     simulation.crash(name, is_silent=is_silent)
                 cluster.names = (names[back],)
                 cluster.boot(names[back])
-                for _ in range(100):  # also while the silo joins
+                for _ in range(100):  # including the time in which the silo joins
                     with suppress(MillstreamError, TimeoutError):
                         async with asyncio.timeout(1.0):
                             await client.grain(Desk, "a").where()
@@ -502,7 +506,7 @@ def test_a_silo_that_joins_says_that_it_is_no_gateway_yet() -> None:
         simulation.crash("silo-1", is_silent=True)
         cluster.names = ("silo-1",)
         cluster.boot("silo-1")
-        await asyncio.sleep(2.0)  # it waits until silo-0 is evicted
+        await asyncio.sleep(2.0)  # the silo waits for the eviction of silo-0
         host = simulation.host("client")
         client = Client(
             ["silo-1:7000"],
@@ -550,7 +554,7 @@ def test_an_evicted_gateway_is_not_learnt_again_from_one_that_does_not_know() ->
 
 
 class Oddities:
-    """Gateways of which one fails in a way that nobody thought of."""
+    """Gateways of which one fails with an unexpected error."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -619,7 +623,8 @@ def test_a_gateway_that_left_is_not_believed_until_it_is_another_one() -> None:
     names.learn(seen(["a:1@1", "b:1@1"]), "t")
     names.leave("a:1@1")
     assert names.known == ["b:1@1"]
-    names.learn(seen(["a:1@1", "b:1@1"]), "t")  # who was asked has not heard of it
+    # the silo that answered does not know of the goodbye
+    names.learn(seen(["a:1@1", "b:1@1"]), "t")
     assert names.known == ["b:1@1"]
     names.learn(seen(["a:1@2", "b:1@1"]), "t")
     assert names.known == ["a:1@2", "b:1@1"]
@@ -688,7 +693,7 @@ def test_an_empty_list_is_no_news() -> None:
 
 NAMES = [f"{host}:1@{generation}" for host in "abc" for generation in (1, 2)]
 LISTS = st.lists(st.sampled_from(NAMES), unique=True)
-STEPS = st.lists(LISTS | st.sampled_from(NAMES), max_size=12)  # learn a list, or one leaves
+STEPS = st.lists(LISTS | st.sampled_from(NAMES), max_size=12)  # learn a list, or let a silo leave
 
 
 @given(STEPS)

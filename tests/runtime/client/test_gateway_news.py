@@ -1,4 +1,4 @@
-"""Clients hear from their gateways which silos come and go."""
+"""Gateways tell their clients which silos come and go."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from millstream.runtime.wire.handshake import Identity, hello_of
 from millstream.runtime.wire.message import GatewayView, Goodbye, Ping
 
 SOON_S = 0.5
-"""Far less than a client waits before it asks by itself."""
+"""Much less than the time after which a client asks by itself."""
 EVICTED_S = 8.0
 
 
@@ -50,7 +50,7 @@ Step = Callable[[Simulation, SimCluster, Client], Awaitable[None]]
 
 
 def with_client(step: Step, silos: int = 3, seed: int = 4, **options: Any) -> None:
-    """Run a step beside a client that knows all silos and never asks by itself."""
+    """Run a step with a client that knows all silos and never asks by itself."""
 
     async def driver(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=silos, grains=[Desk], **options)
@@ -73,7 +73,7 @@ def addresses(cluster: SimCluster) -> list[str]:
 
 
 async def until_told(client: Client, gateways: Callable[[], list[str]]) -> None:
-    """Until the client knows just these, without having asked."""
+    """Wait until the client knows exactly these gateways without having asked."""
 
     async def asked() -> None:
         raise AssertionError("the client asked")
@@ -185,7 +185,7 @@ def test_silos_that_join_together_are_told_together() -> None:
         await asyncio.sleep(2 * TOLD_EVERY_S)
         assert len(client.gateways.known) == 51
         gaps = [after - before for before, after in itertools.pairwise(times)]
-        assert 8 <= len(times) <= 12 and min(gaps) > TOLD_EVERY_S / 2  # links take their time
+        assert 8 <= len(times) <= 12 and min(gaps) > TOLD_EVERY_S / 2  # links have latency
 
     with_client(step)
 
@@ -204,7 +204,7 @@ def test_a_silo_that_joins_tells_its_clients_nothing_and_then_what_there_is() ->
         simulation.crash("silo-0", is_silent=True)
         cluster.names = cluster.names[1:]
         cluster.add_silo()
-        await asyncio.sleep(1.0)  # it waits until silo-0 is evicted
+        await asyncio.sleep(1.0)  # the silo waits for the eviction of silo-0
         peer = client.engine.peers.get("silo-3:7000")
         await peer.writer.ready()
         assert not told
@@ -241,7 +241,7 @@ async def test_a_silo_takes_no_list_from_anybody(teller: str) -> None:
             await until(lambda: peer.is_closed)
             assert one.assembly.membership.view.version == view.version
             assert await cluster.grain(Desk, "a").where()
-            assert await client.grain(Desk, "a").where()  # by another connection
+            assert await client.grain(Desk, "a").where()  # over another connection
 
 
 async def test_a_client_that_takes_small_frames_only_is_sent_no_list_that_is_larger() -> None:
@@ -282,7 +282,7 @@ async def test_a_client_goes_on_with_silos_of_another_table_when_all_of_its_own_
     await first.start()
     async with Silo(grains=[Desk]) as second, connect(first.gateway, second.gateway) as client:
         assert client.gateways.known == [first.address]
-        await first.stop()  # its table is gone with it, as when a backup is restored
+        await first.stop()  # its table is gone, too, as when a backup is restored
         await until(lambda: client.gateways.known == [second.address])
         assert await client.grain(Desk, "a").where() == second.address
 
@@ -291,14 +291,14 @@ async def test_a_client_goes_on_with_silos_of_another_table_when_all_of_its_own_
 
 
 def client_end(office: Office) -> LocalEnd:
-    """This process is a client."""
+    """Return the end of a client process."""
     end = end_of(office)
     end.identity = Identity("dev", "client-1", False)
     return end
 
 
 async def opened(end: LocalEnd, link: FakeLink) -> Peer:
-    """A connection of a client to a silo, which has greeted."""
+    """Return a client's connection to a silo after the greeting."""
     peer = Peer(end, "gateway:1", lambda peer: None)
     peer.attach(link)
     peer.on_received(raw(greeting_of_silo(end)))
@@ -307,7 +307,7 @@ async def opened(end: LocalEnd, link: FakeLink) -> Peer:
 
 
 async def visited(link: FakeLink, **options: Any) -> Peer:
-    """A connection of a silo to a client, which has greeted."""
+    """Return a silo's connection to a client after the greeting."""
     end = end_of(Office(), **options)
     peer = Peer(end, "", lambda peer: None)
     peer.attach(link)
@@ -351,13 +351,13 @@ async def test_an_end_that_does_not_read_costs_one_list_the_newest() -> None:
     peer = await visited(link)
     link.full_at = 0
     peer.writer.send_latest(GatewayView(0, []), 10)
-    peer.writer.flush()  # the link takes this one, and is full
+    peer.writer.flush()  # the link takes this list, and is full
     for version in range(1, 1000):
         peer.writer.send_latest(GatewayView(version, [f"a:{version}@1"]), 20)
         peer.writer.flush()
     assert peer.writer._latest == GatewayView(999, ["a:999@1"])
     assert peer.writer.unwritten_bytes == 0
-    assert not peer.is_serving  # it keeps no silo from stopping
+    assert not peer.is_serving  # the list does not keep a silo from stopping
     assert [view.version for view in link.of(GatewayView)] == [0]
     link.drain()
     assert [view.version for view in link.of(GatewayView)] == [0, 999]
@@ -399,7 +399,7 @@ def test_a_list_that_is_older_than_the_latest_changes_nothing() -> None:
     names.learn(GatewayView(5, ["a:1@1", "b:1@1"]), "t")
     names.learn(GatewayView(4, ["a:1@1"]), "t")
     assert names.known == ["a:1@1", "b:1@1"]
-    names.learn(GatewayView(5, ["b:1@1"]), "t")  # as they all say in version 5
+    names.learn(GatewayView(5, ["b:1@1"]), "t")  # the list of all silos in version 5
     assert names.known == ["b:1@1"]
     names.learn(GatewayView(6, ["a:1@1"]), "t")
     assert names.known == ["a:1@1"]
@@ -442,7 +442,7 @@ def test_lists_that_come_in_any_order_end_with_the_newest(order: list[int]) -> N
     assert names.known == ["a:5@1"]
 
 
-# --- when a list is told --------------------------------------------------------------------------
+# --- the times of sending ------------------------------------------------------------------------
 
 
 def test_a_change_is_told_at_once_and_the_next_one_after_a_pause() -> None:
@@ -471,7 +471,7 @@ async def test_a_silo_that_has_stopped_tells_nobody(is_closed: bool) -> None:
     assert link.of(GatewayView) == told
     if not is_closed:
         news.follow(TableView(2, (MemberRow("here:1@1", Status.ACTIVE),)))
-        assert news._timer is None  # nothing is due
+        assert news._timer is None  # no list is due
 
 
 def test_a_version_with_the_same_gateways_is_no_news() -> None:

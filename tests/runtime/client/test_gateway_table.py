@@ -1,4 +1,4 @@
-"""A client that is given the membership table finds the cluster by it."""
+"""A client with the membership table uses the table to find the cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Desk(Grain):
 
 
 class CountedTable:
-    """A table that counts what is asked of it; it may lead to another one later."""
+    """A table that counts its requests. A test can redirect it to another table."""
 
     def __init__(self, table: MembershipTable) -> None:
         self.table = table
@@ -88,13 +88,13 @@ Step = Callable[[Simulation, SimCluster, Client, CountedTable], Awaitable[None]]
 
 
 def table_of(simulation: Simulation, cluster: SimCluster, host: Host) -> CountedTable:
-    """The cluster's table, as a host sees it."""
+    """Return the cluster's table as a host sees it."""
     service, history = cluster._table_service, simulation.history
     return CountedTable(SimMembershipTable(service, host.name, cluster.table, history))
 
 
 def with_table(step: Step, *, is_given: bool = True, silos: int = 4, **cluster: Any) -> None:
-    """Run a step beside a client that knows the silos and has the table, if that is given."""
+    """Run a step with a client that knows the silos, and has the table if `is_given`."""
 
     async def driver(simulation: Simulation) -> None:
         sim = SimCluster(simulation, silos=silos, grains=[Desk], **cluster)
@@ -131,7 +131,7 @@ async def replace_all(simulation: Simulation, cluster: SimCluster, is_silent: bo
 
 
 async def until_known(client: Client, cluster: SimCluster) -> None:
-    """Until the client goes by the list of the silos that run."""
+    """Wait until the client's list has exactly the running silos."""
     while client.gateways.known != sorted(silo.address for silo in cluster.silos()):
         await asyncio.sleep(0.1)
 
@@ -213,7 +213,7 @@ def test_while_no_gateway_answers_the_table_is_read_now_and_then_only() -> None:
         for name in names:
             simulation.crash(name)
         before = table.reads
-        for number in range(60):  # calls that cannot work
+        for number in range(60):  # calls that cannot succeed
             with suppress(MillstreamError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await client.grain(Desk, f"{number}").where()
@@ -299,7 +299,7 @@ async def test_a_table_that_cannot_be_read_is_an_error_at_the_start(
         client = connect(silo.gateway, membership=table)
         with pytest.raises(StorageUnavailable, match=words):
             await client.__aenter__()
-        async with client:  # it is open to another try
+        async with client:  # the client can be opened again
             assert client.gateways.known == [silo.address]
 
 
@@ -333,7 +333,7 @@ def test_a_table_that_is_given_as_a_gateway_is_told_its_argument() -> None:
         connect()
 
 
-# --- whose table ----------------------------------------------------------------------------------
+# --- other tables ---------------------------------------------------------------------------------
 
 
 async def test_silos_that_follow_another_table_are_refused_though_they_were_given() -> None:
@@ -364,7 +364,7 @@ async def test_a_client_goes_on_when_another_table_was_put_in_its_place() -> Non
     table = CountedTable(first._table)
     async with connect(membership=table) as client:
         await first.stop()
-        async with Silo(grains=[Desk]) as restored:  # as from a backup: another identity
+        async with Silo(grains=[Desk]) as restored:  # as from a backup, with another identity
             table.table = restored._table
             await until(lambda: client.gateways.known == [restored.address])
             assert await client.grain(Desk, "a").where() == restored.address

@@ -1,7 +1,7 @@
 """A few directory ranges, the activations of their silos, and a network that delivers in any order.
 
-The driver (`directory`) is played by this module: what it sends is put among the messages on the
-way, of which any may be next, or be lost. Used by `test_directory_range`.
+This module takes the role of the driver `directory`. Sent messages join the messages on the way.
+Any of them may be next or be lost. `test_directory_range` uses this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SILOS_MAX = 5
 
 
 class Holding:
-    """One activation: registering (version 0) or valid."""
+    """One activation, which is registering (version 0) or valid."""
 
     def __init__(self, number: int) -> None:
         self.id = number
@@ -45,7 +45,7 @@ class Holding:
 
 
 class SiloModel:
-    """A silo: its range, and its activations by key."""
+    """A silo with its range and its activations by key."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -57,7 +57,7 @@ class SiloModel:
 
     def step(self, event: Any) -> None:
         if self.world.silos.get(self.name) is not self:
-            return  # it crashed
+            return  # the silo has crashed
         for action in self.range.step(event):
             self.do(action)
         self.range.check()
@@ -110,7 +110,7 @@ class SiloModel:
             self.register(key, self.ids)
 
     def register(self, key: str, number: int) -> None:
-        """Ask the owner; again, if that was lost."""
+        """Ask the owner to register, and ask again after a loss."""
         holding = self.held.get(key)
         owner = self.range.owner_of("K", key)
         has_crashed = self.world.silos.get(self.name) is not self
@@ -137,7 +137,7 @@ class SiloModel:
 
 
 class World:
-    """Tables, silos and messages; `turn()` lets something happen."""
+    """Tables, silos and messages. `turn()` lets one event happen."""
 
     def __init__(self, seed: int, losses: float = 0.1) -> None:
         self.rng = random.Random(seed)
@@ -162,7 +162,7 @@ class World:
         *,
         is_local: bool = False,
     ) -> None:
-        """Put a message on its way; `lose` is what its sender sees if it is lost."""
+        """Put a message on its way. `lose` is the sender's view of a loss."""
         self.mail.append((arrive, lose, is_local))
 
     def deliver(self, losses: float) -> None:
@@ -190,7 +190,7 @@ class World:
             self.silos[silo].step(event)
 
     def survivors(self, asker: SiloModel, ask: Ask) -> None:
-        """A survivor answers: rows first, and that these were all when they have arrived."""
+        """Send a survivor's rows, then a message that says that these were all."""
         silo, round_ = self.silos.get(ask.silo), ask.round
         failed = Failed(ask.silo, round_, is_wrong=False)
         if silo is None:
@@ -210,7 +210,7 @@ class World:
         return self.send(arrive, lambda: asker.step(failed))
 
     def granted(self, asker: str, key: str, number: int, entry: Entry | None) -> None:
-        """What `Directory.register` does with an answer."""
+        """Handle an answer as `Directory.register` does."""
         silo = self.silos.get(asker)
         holding = None if silo is None else silo.held.get(key)
         if silo is None or holding is None or holding.id != number or holding.version:
@@ -222,7 +222,7 @@ class World:
         if entry.silo and silo.range.is_current(entry.version):
             holding.version = entry.version
             return
-        silo.apply(self.views[-1])  # it reads the table, and asks again
+        silo.apply(self.views[-1])  # the silo reads the table and asks again
         silo.register(key, number)
 
     def end(self, name: str, key: str, number: int) -> None:
@@ -230,7 +230,7 @@ class World:
         if silo is not None and key in silo.held and silo.held[key].id == number:
             del silo.held[key]
 
-    # -- what happens
+    # -- events
 
     def turn(self) -> None:
         rng = self.rng
@@ -261,7 +261,7 @@ class World:
         self.silos[name].apply(self.views[-1])
 
     def leave(self, name: str) -> None:
-        """A crash that is in the table at once; or the silo begins to stop."""
+        """Crash a silo and update the table at once, or let the silo begin to stop."""
         if self.rng.random() < 0.3:
             self.change(name, Status.STOPPING)
             return
@@ -276,8 +276,8 @@ class World:
         self.views.append(TableView(view.version + 1, (*rows, MemberRow(name, status))))
 
     def settle(self) -> None:
-        """Nothing is lost any more, all read the table, and all mail arrives."""
-        self.join()  # so that somebody is active
+        """End all losses, let all silos read the table, and deliver all messages."""
+        self.join()  # so that some silo is active
         for silo in self.silos.values():
             silo.apply(self.views[-1])
         for _ in range(20_000):
@@ -287,17 +287,19 @@ class World:
             self.check()
         raise AssertionError("it never comes to rest")
 
-    # -- what must hold
+    # -- invariants
 
     def check(self) -> None:
-        """No grain is valid in two silos."""
+        """Check that no grain is valid in two silos."""
         for key in KEYS:
             valid = [s.name for s in self.silos.values() if key in s.held and s.held[key].version]
             assert len(valid) <= 1, f"{key} is valid in {valid}"
             self.most_valid = max(self.most_valid, len(valid))
 
     def check_reply(self, silo: SiloModel, key: str, entry: Entry | None) -> None:
-        """Who does not own a grain says so; who answers names nobody who is dead to it."""
+        """Check that only the owner answers, and that no answer names a silo that is dead in its
+        view.
+        """
         self.replies += 1
         is_owner = silo.range.owner_of("K", key) == silo.name
         if entry is not None and entry.silo:

@@ -1,4 +1,4 @@
-"""Who is found dead, how soon, and who is not: in virtual time, and with probes of our own."""
+"""Detection of dead silos: its time, and the silos that must stay."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def simulate(main: Callable[[Simulation], Awaitable[Any]], seed: int = 1) -> Any
 
 
 def cut_off(simulation: Simulation, cluster: SimCluster, name: str) -> None:
-    """No byte goes between the host and the others; it reaches the table as before."""
+    """Cut the network between the host and the others. The host still reaches the table."""
     for other in cluster.names:
         if other != name:
             simulation.network.partition(name, other)
@@ -62,7 +62,7 @@ def isolate(simulation: Simulation, cluster: SimCluster, name: str) -> None:
 
 
 def freeze(simulation: Simulation, cluster: SimCluster, name: str) -> None:
-    """As SIGSTOP to the others: nothing is reset, nothing is answered or stamped."""
+    """Hang the silo: as after SIGSTOP, nothing is reset, answered or stamped."""
     simulation.crash(name, is_silent=True)
 
 
@@ -76,7 +76,7 @@ TROUBLES = {"crash": crash, "SIGSTOP": freeze, "isolation": isolate, "cut off": 
 def detection_s(
     trouble: str, options: MembershipOptions, seed: int, silos: int = SILOS
 ) -> tuple[float, int]:
-    """How long until the silo in trouble is dead to all others, and how many others died."""
+    """Return the time until the silo is dead for all others, and the number of other dead silos."""
 
     async def main(simulation: Simulation) -> tuple[float, int]:
         cluster = SimCluster(simulation, silos=silos, grains=[Idle], membership_options=options)
@@ -126,13 +126,15 @@ def test_a_silo_in_trouble_is_found_in_time_and_nobody_else_dies(
 @pytest.mark.parametrize("silos", [2, 3])
 def test_one_of_few_silos_is_found_too(silos: int, trouble: str) -> None:
     if silos == 2 and trouble == "cut off":
-        return  # of two that both live and stamp only the first may accuse
+        return  # of two silos that both run and stamp, only the first may accuse
     assert detection_s(trouble, DEFAULT, 3, silos)[0] < 8.0
 
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_silos_cut_off_one_after_the_other_never_evict_the_majority(count: int) -> None:
-    """A vote of the first, dead by then, and one of the second were enough for every other."""
+    """The vote of the first silo, dead by then, must not count together with a vote of the
+    second.
+    """
 
     async def main(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=count, grains=[Idle], membership_options=DEFAULT)
@@ -188,7 +190,7 @@ def test_the_vote_of_a_silo_that_died_since_does_not_count() -> None:
     assert suspect(view, voted, ("c",), NOW, DEFAULT).status is Status.DEAD
 
 
-# --- a prober of its own --------------------------------------------------------------------------
+# --- a single prober -----------------------------------------------------------------------------
 
 OPTIONS = MembershipOptions(
     probe_every_s=0.001, probe_timeout_s=0.05, missed_probes_max=2, heartbeat_s=5.0
@@ -196,7 +198,7 @@ OPTIONS = MembershipOptions(
 
 
 class Ward:
-    """A prober among silos that answer as they are told, and a voter that takes notes."""
+    """A prober among silos with planned answers, and a voter that records the votes."""
 
     def __init__(self, *others: str, me: str = "a:1@1") -> None:
         loop, env = asyncio.get_running_loop(), Env(1)
@@ -319,7 +321,7 @@ async def test_a_probe_that_this_silo_was_too_late_to_read_says_nothing() -> Non
 
     async def probe(address: Any, timeout_s: float) -> bytes:
         nonlocal now
-        now += timeout_s + LAG_SPARED_S + 0.1  # the loop stood while the answer came
+        now += timeout_s + LAG_SPARED_S + 0.1  # the loop was blocked while the answer arrived
         raise TimeoutError
 
     ward.prober._now = lambda: now
@@ -351,7 +353,7 @@ async def test_a_silo_that_reaches_fewer_than_half_accuses_none_that_stamps() ->
     ward.answers[B] = ward.answers[C] = TimeoutError()
     ward.prober.start()
     try:
-        # until it has found out that it reaches neither, it may accuse the first
+        # it may accuse the first silo until it knows that it reaches neither
         await ward.until(lambda: {B, C} <= set(ward.prober._unreached))
         seen = ward.refreshes
         await ward.until(lambda: ward.refreshes > seen + 1)
@@ -380,7 +382,7 @@ async def test_a_silo_that_is_silent_both_ways_may_be_accused_by_who_reaches_nob
     ward = Ward(B, C)
     ward.answers[B] = ward.answers[C] = TimeoutError()
     start_s = asyncio.get_running_loop().time()
-    ward.prober._now = lambda: start_s + 12.0  # stamps stand still for more than 2.2 heartbeats
+    ward.prober._now = lambda: start_s + 12.0  # stamps are older than 2.2 heartbeats
     await ward.run(lambda: {vote[0] for vote in ward.votes} == {B, C})
 
 
@@ -435,7 +437,7 @@ async def test_a_silo_that_lags_gives_others_more_time() -> None:
     assert waits == [0.05, 0.05, pytest.approx(0.15)]
 
 
-# --- what a silo knows of others ------------------------------------------------------------------
+# --- the state of other silos ---------------------------------------------------------------------
 
 
 def stamped(**stamps: float) -> TableView:
@@ -470,7 +472,7 @@ async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() 
         assert await one.prober.probe(two.address) is Sign.ALIVE
         own = one.view.row(one.address)
         assert own is not None
-        # two crashed, and its port was given to the next one that asked for one
+        # two crashed, and another silo got its port
         one.view = TableView(
             one.view.version,
             tuple(msgspec.structs.replace(r, probe_port=own.probe_port) for r in one.view.rows),

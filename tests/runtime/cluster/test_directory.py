@@ -33,7 +33,7 @@ from millstream.runtime.cluster.ring import HASH_MAX
 from millstream.runtime.turns.activation import Activation
 
 STILL = MembershipOptions(refresh_s=1000.0, heartbeat_s=1000.0, probe_every_s=1000.0)
-"""Nothing is read from the table without a cause."""
+"""Nothing reads the table without a cause."""
 RAN: list[str] = []
 
 
@@ -83,13 +83,13 @@ async def silos(count: int, **options: Any) -> AsyncIterator[list[Silo]]:
 
 
 def key_owned_by(directory: GrainDirectory, silo: Silo, kind: str) -> str:
-    """A key whose directory entry is at that silo."""
+    """Return a key whose directory entry is at that silo."""
     keys = map(str, range(10_000))
     return next(k for k in keys if directory._range.owner_of(kind, k) == silo.address)
 
 
 def started(silo: Silo, key: str) -> Activation:
-    """An activation that begins in this silo, whoever else has the grain."""
+    """Begin an activation in this silo, even if another silo has the grain."""
     return silo.assembly.catalog.obtain(silo.assembly.references.kind_named("Noted"), key)
 
 
@@ -98,7 +98,7 @@ def entries(silo: Silo) -> int:
 
 
 async def bump(silo: Silo) -> int:
-    """A newer version in the table, which nobody was told."""
+    """Write a newer version into the table without telling any silo."""
     table: Any = silo.assembly.membership._table._table
     view: TableView = table.view()
     row = view.row(silo.address)
@@ -108,7 +108,7 @@ async def bump(silo: Silo) -> int:
 
 
 async def test_a_registration_behind_the_barrier_reads_the_table_and_is_made_again() -> None:
-    """60 of 60 calls failed until the table was next read, after 8 to 11 s."""
+    """Registrations must not fail until the next scheduled read of the table."""
     async with silos(2) as (one, two):
         version = await bump(one)
         for silo in (one, two):
@@ -145,7 +145,7 @@ async def test_the_loser_of_a_race_runs_no_code_of_its_own() -> None:
         assert await two.grain(Noted, key).where() == two.address
         assert RAN == ["__init__", "on_activate", "where"]
         RAN.clear()
-        # as a call that was routed before the winner's registration was known
+        # as for a call that was routed before the winner's registration was known
         activation = started(one, key)
         await until(lambda: activation.is_gone)
         assert RAN == []
@@ -231,7 +231,7 @@ async def test_the_fence_of_a_row_is_the_registration_s_and_not_the_present_view
 
 
 async def test_a_recovery_that_meets_an_unexpected_error_is_made_again() -> None:
-    """The range was locked for ever."""
+    """The range must not stay locked."""
     async with silos(2) as (one, two):
         key = key_owned_by(two.assembly.directory, two, "Noted")
         assert await one.grain(Noted, key).where() == one.address
@@ -248,7 +248,8 @@ async def test_a_recovery_that_meets_an_unexpected_error_is_made_again() -> None
 
         told.tell_survivors = fails_at_first
         for _ in range(2):
-            await bump(one)  # two at once: `two` skips a version, and gains all that it owns
+            # two versions at once, so `two` skips one and recovers all that it owns
+            await bump(one)
         await two.assembly.membership.refresh()
         assert two.assembly.directory.is_locked
         await until(lambda: not two.assembly.directory.is_locked)
@@ -322,7 +323,7 @@ async def test_a_lone_silo_is_never_locked_after_its_start() -> None:
 
 
 async def told_by(silo: Silo, asker: Silo, segments: list[tuple[int, int]]) -> list[str]:
-    """The keys that a survivor tells of."""
+    """Return the keys that a survivor tells."""
     told: list[str] = []
     directory: Any = asker.assembly.directory
     step = directory.step
@@ -392,7 +393,8 @@ async def test_an_asker_whose_view_is_behind_reads_the_table() -> None:
         assert row is not None
         stopping = msgspec.structs.replace(row, status=Status.STOPPING)
         assert table.replace_row(stopping, view.version)
-        await two.assembly.membership.refresh()  # it owns nothing any more, and `one` does not know
+        # `two` owns nothing any more, and `one` does not know it
+        await two.assembly.membership.refresh()
         assert await asyncio.wait_for(one.grain(Noted, key).where(), 5) == one.address
         assert one.assembly.membership.view.version == view.version + 1
 

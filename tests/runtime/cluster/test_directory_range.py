@@ -1,5 +1,7 @@
-"""The range of the directory as a pure core: its invariants under random events, and whole clusters
-of ranges whose messages come in any order, late, or not at all."""
+"""The directory's range as a pure core: its invariants under random events, and clusters of ranges.
+
+The messages of these clusters arrive in any order, late, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,12 @@ def asks(actions: list[Any]) -> list[Ask]:
 
 
 def hear_all(core: DirectoryRange, actions: list[Any]) -> list[Any]:
-    """Every survivor that is asked has nothing; what followed."""
+    """Let every survivor that is asked tell that it has no grains, and return the actions."""
     return [a for ask in asks(actions) for a in core.step(Told(ask.silo, ask.round))]
 
 
 def owning(*others: str, version: int = 5) -> DirectoryRange:
-    """A core that owns its part of a ring of active silos, nothing locked."""
+    """Return a core that owns its part of a ring of active silos, without locks."""
     core = DirectoryRange(ME)
     rows = tuple(MemberRow(silo, ACTIVE) for silo in (ME, *others))
     hear_all(core, core.step(ViewApplied(TableView(version, rows))))
@@ -69,7 +71,7 @@ def owning(*others: str, version: int = 5) -> DirectoryRange:
 
 
 def key_of(core: DirectoryRange, silo: str, start: int = 0) -> str:
-    """A key whose owner is the silo."""
+    """Return a key that the silo owns."""
     return next(k for k in map(str, range(start, 10_000)) if core.owner_of("K", k) == silo)
 
 
@@ -141,7 +143,7 @@ def test_a_member_that_leaves_the_view_is_waited_for_no_more() -> None:
     hear_all(core, after)
     assert not core.is_locked
     assert lookup(core, key) is None
-    assert core.step(Told(asks(wanted)[1].silo, 5)) == []  # its answer comes too late
+    assert core.step(Told(asks(wanted)[1].silo, 5)) == []  # the answer is too late
 
 
 def test_a_range_that_is_lost_while_it_is_gained_is_answered_at_once() -> None:
@@ -162,7 +164,7 @@ def test_a_silo_that_skipped_views_recovers_all_that_it_owns() -> None:
     wanted = asks(core.step(ViewApplied(view(7, me=ACTIVE, other=ACTIVE))))
     assert {ask.silo for ask in wanted} == {ME, OTHER}
     assert covers(wanted[0].segments, point_of("K", key))
-    core.step(Rows(OTHER, 7, [("K", key, 9, 6)]))  # registered at the owner between
+    core.step(Rows(OTHER, 7, [("K", key, 9, 6)]))  # registered at the owner in between
     hear_all(core, wanted)
     assert lookup(core, key) == Entry(OTHER, 9, 6)
 
@@ -213,7 +215,7 @@ def test_two_ranges_gained_one_after_the_other_are_recovered_each_for_itself() -
     core.step(Told(ME, 6))
     second = core.step(ViewApplied(view(7, me=ACTIVE, other=DEAD, third=DEAD)))
     assert [ask.round for ask in asks(second)] == [7]
-    assert lookup(core, of_other) is None  # its last survivor died: nothing more to hear
+    assert lookup(core, of_other) is None  # its last survivor is dead, so nothing more can be told
     assert core.step(QuestionReceived(9, Lookup("K", of_third), 7)) == []
     assert hear_all(core, second) == [SendAnswer(9, None)]
 
@@ -357,7 +359,7 @@ def test_who_is_not_in_the_view_is_not_registered_and_not_named() -> None:
     assert register(core, key, THIRD, 1) == Entry("", 0, 5)
     assert register(core, key, OTHER, 1) == Entry(OTHER, 1, 5)
     wanted = core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
-    assert lookup(core, key) is None  # not swept yet, and not told
+    assert lookup(core, key) is None  # not swept yet, but not named either
     assert register(core, key, ME, 4) == Entry(ME, 4, 6)
     hear_all(core, wanted)
     assert lookup(core, key) == Entry(ME, 4, 6)
@@ -388,14 +390,14 @@ def test_a_silo_is_alone_only_when_nobody_else_has_grains_and_nothing_is_recover
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=STOPPING)))
     assert not core.is_alone
     hear_all(core, wanted)
-    assert not core.is_alone  # the other has grains still, and turns that run
+    assert not core.is_alone  # the other silo still has grains and running turns
     core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
     assert core.is_alone
     assert core.register_here("K", "k", 3) == 6
     assert lookup(core, "k") == Entry(ME, 3, 6)
     core = DirectoryRange(ME)
     core.step(ViewApplied(view(5, me=ACTIVE)))
-    assert not core.is_alone  # it has not heard itself
+    assert not core.is_alone  # the silo has not told its own grains yet
 
 
 def test_a_silo_that_a_newcomer_has_asked_is_alone_no_more_whatever_its_view_says() -> None:

@@ -1,5 +1,5 @@
-"""A loop that is held is seen, and told by the thread that answers probes; a process without
-descriptors still answers them."""
+"""A blocked loop is detected and reported by the thread that answers probes. A process without file
+descriptors still answers probes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SEEN = threading.Event()
 
 
 class Blocker(Grain):
-    """Holds the loop until it was seen, as `time.sleep` would."""
+    """Block the loop until that is detected, as `time.sleep` would."""
 
     async def hold(self) -> bool:
         return SEEN.wait(10)
 
 
 class Told(logging.Handler):
-    """What was logged, from whatever thread."""
+    """Collects log records from any thread."""
 
     def __init__(self, seen: threading.Event) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ async def test_the_grain_that_holds_the_loop_is_named_with_its_stack() -> None:
 
 
 class Held:
-    """A heart whose loop stands, on a clock of the test."""
+    """A heart with a blocked loop, on a clock of the test."""
 
     def __init__(self, limit_s: float = 30.0) -> None:
         self.now = 100.0
@@ -132,11 +132,11 @@ def test_code_outside_of_grains_has_no_culprit() -> None:
     assert culprit_of(()) is None
 
 
-# --- who is blamed -------------------------------------------------------------------------------
+# --- the blamed call -----------------------------------------------------------------------------
 
 
 class Stage:
-    """A loop of two rounds whose looks are made while code of the test runs."""
+    """A loop of two rounds. The looks happen while code of the test runs."""
 
     def __init__(self) -> None:
         self.now, self.due = 100.0, list[Callable[[], object]]()
@@ -163,7 +163,7 @@ class Stage:
 
 
 class Actor(Grain):
-    """Calls of it are plain ones here: what counts is which of them both looks saw."""
+    """Plain methods stand for calls here. Only the methods that both looks see matter."""
 
     def _holds(self, stage: Stage) -> None:
         stage.look(0.5)
@@ -187,7 +187,7 @@ def actor() -> Actor:
 
 
 def shown_by(act: Callable[[Stage], object]) -> list[tuple[tuple[str, str, str] | None, bool]]:
-    """What is told, with `act` as what the loop runs."""
+    """Return the reports while the loop runs `act`."""
     stage = Stage()
     run_once: dict[str, Any] = {"__name__": "asyncio.base_events"}
     exec("def run_once(act, stage):\n    act(stage)", run_once)
@@ -205,7 +205,7 @@ def test_of_calls_within_each_other_the_innermost_that_two_looks_saw_is_blamed()
 
 
 def test_short_calls_one_after_the_other_are_not_blamed() -> None:
-    """Both are of the same method, as where the turns of sleeping grains go on."""
+    """Both calls are of the same method, as when sleeping grains continue their turns."""
     stage = Stage()
     run_once: dict[str, Any] = {"__name__": "asyncio.base_events"}
     exec("def run_once(first, second):\n    first()\n    second()", run_once)
@@ -216,7 +216,7 @@ def test_short_calls_one_after_the_other_are_not_blamed() -> None:
 
 
 def test_a_call_that_one_late_look_saw_is_not_blamed() -> None:
-    """As after code that gave no other thread the interpreter, or in a process that was stopped."""
+    """As after code that held the interpreter lock, or in a stopped process."""
     assert shown_by(lambda stage: actor()._is_short(stage, 3.0)) == [(None, False)]
 
 
@@ -261,7 +261,7 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
 
 
 class NoDescriptors:
-    """While it is entered, this process can open nothing more."""
+    """A context in which this process can open no more files."""
 
     def __enter__(self) -> None:
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -282,7 +282,7 @@ class NoDescriptors:
 
 
 def test_probes_are_answered_without_free_descriptors_and_after_that() -> None:
-    """The thread ended at the first EMFILE, and a healthy silo was evicted."""
+    """An EMFILE must not end the thread, because a healthy silo would be evicted."""
     with closing(ProbeListener(Address("127.0.0.1", 0), lambda: b"0.1 7")) as listener:
         clients = [socket.socket() for _ in range(5)]
         for client in clients:

@@ -1,4 +1,5 @@
-"""Joining a cluster whose silos have crashed, in virtual time: who is evicted, and who is not."""
+"""Joining a cluster whose silos have crashed, in virtual time: which silos are evicted and which
+not."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from millstream.runtime.testing import (
 )
 
 OPTIONS = MembershipOptions()
-# Probes that time out, at half intervals after the first; `docs/concepts/clusters.md` says 6 s.
+# The time of all probes, at half intervals after the first. `docs/concepts/clusters.md` says 6 s.
 DETECTED_S = 6.0
 EAGER = MembershipOptions(probe_timeout_s=0.25, missed_probes_max=1, probe_every_s=0.25)
 
@@ -46,7 +47,7 @@ def simulate(main: Callable[[Simulation], Awaitable[Any]], seed: int = 1) -> Any
 
 
 def clusters(simulation: Simulation, old: int, new: int, **changes: Any) -> SimCluster:
-    """A cluster with `old` silos; the hosts of the `new` ones are its other names."""
+    """Make a cluster of `old` silos, whose other names are the hosts of the `new` ones."""
     cluster = SimCluster(
         simulation,
         silos=old + new,
@@ -58,7 +59,7 @@ def clusters(simulation: Simulation, old: int, new: int, **changes: Any) -> SimC
 
 
 def crash_all(simulation: Simulation, cluster: SimCluster, *, is_silent: bool) -> list[str]:
-    """Kill every host; returns the silos that ran there."""
+    """Crash every host, and return the silos that ran there."""
     addresses = [silo.address for silo in cluster.silos()]
     for name in cluster.names:
         simulation.crash(name, is_silent=is_silent)
@@ -71,7 +72,7 @@ def status_of(cluster: SimCluster, silo: str) -> Status | None:
 
 
 async def joins_in(simulation: Simulation, cluster: SimCluster, within_s: float) -> float:
-    """Start the cluster's hosts; how long it took until it was whole."""
+    """Start the cluster's hosts, and return the time until the cluster was whole."""
     started_s = simulation.loop.time()
     for name in cluster.names:
         cluster.boot(name)
@@ -129,7 +130,7 @@ def test_the_survivors_evict_all_that_crashed_at_once(
         for name in cluster.names[left:]:
             simulation.crash(name, is_silent=is_silent)
         cluster.names = cluster.names[:left]
-        # one interval more: it may begin just before the crash, and the view may be older
+        # an interval more, because it may begin just before the crash, and the view may be older
         await cluster.until_active(DETECTED_S + OPTIONS.refresh_s)
         await cluster.close()
 
@@ -139,7 +140,7 @@ def test_the_survivors_evict_all_that_crashed_at_once(
 def lone_silo(
     simulation: Simulation, cluster: SimCluster, name: str, options: MembershipOptions
 ) -> Silo:
-    """A silo with options of its own; to be started on its host."""
+    """Make a silo with its own options, to be started on its host."""
     host = simulation.host(name)
     return Silo(
         grains=[Idle],
@@ -164,7 +165,8 @@ def evicted_by(simulation: Simulation, name: str) -> list[str]:
 @pytest.mark.parametrize("live", [1, 2, 3])
 def test_a_joiner_that_reaches_only_the_table_evicts_nobody(live: int) -> None:
     async def main(simulation: Simulation) -> None:
-        patient = {"missed_probes_max": 1000}  # they would evict the joiner before it gives up
+        # they would otherwise evict the joiner before it gives up
+        patient = {"missed_probes_max": 1000}
         cluster = clusters(simulation, live, 0, **patient)
         await cluster.start()
         for name in cluster.names:
@@ -191,7 +193,7 @@ def test_a_joiner_evicts_nobody_who_is_merely_slow(live: int) -> None:
     async def main(simulation: Simulation) -> None:
         cluster = clusters(simulation, live, 0)
         await cluster.start()
-        for name in cluster.names:  # every probe of the joiner fails, what it says arrives
+        for name in cluster.names:  # every probe of the joiner fails, but its messages arrive
             simulation.network.set_latency(0.3, 0.4, "new", name)
         joiner = lone_silo(simulation, cluster, "new", EAGER)
         await simulation.call(simulation.host("new"), joiner.start())

@@ -1,4 +1,4 @@
-"""A silo follows its own membership table: no copy, nothing that a peer says, and no step back."""
+"""A silo follows its own membership table. It ignores copies, claims of peers, and older views."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def test_a_read_that_fails_is_told_to_all_who_wait_for_it_and_to_nobody_el
     await later
 
 
-# --- what others say -----------------------------------------------------------------------------
+# --- claims of others ----------------------------------------------------------------------------
 
 
 def member_of(table: MemoryMembershipTable) -> Member:
@@ -262,7 +262,7 @@ async def test_a_joining_silo_is_greeted_only_if_its_row_is_in_the_own_table() -
 
 
 def copied(table: MemoryMembershipTable, ahead: int = 0) -> MemoryMembershipTable:
-    """A table with the same rows and secret, and with a version that is ahead."""
+    """Return a table with the same rows and secret, and with a version that is ahead."""
     copy = MemoryMembershipTable(1)
     copy._view = TableView(table.view().version + ahead, table.view().rows)
     copy.secret(table.secret(b""))
@@ -279,7 +279,7 @@ def simulate(main: Callable[[Simulation], Awaitable[Any]]) -> Any:
 def stray_silo(
     simulation: Simulation, table: MemoryMembershipTable, options: MembershipOptions = OPTIONS
 ) -> Silo:
-    """A silo on host `stray` that follows this table; to be started there."""
+    """Make a silo on host `stray` that follows this table, to be started there."""
     host = simulation.host("stray")
     service = SimService(simulation.network, "copied table")
     return Silo(
@@ -325,13 +325,15 @@ def test_a_silo_on_a_copy_is_refused_and_a_silo_that_crashes_afterwards_is_evict
 
 
 async def tell(silo: Silo, other: str) -> None:
-    """One silo tells another which version of the table it has read."""
+    """Let one silo tell another its version of the table."""
     member = silo.assembly.membership
     await member.gossip.tell(other, member.view.version)
 
 
 def test_a_silo_on_a_copy_that_could_not_see_the_others_does_them_no_harm_when_it_can() -> None:
-    """It takes them for dead, and goes on from the copy: as after a restore. They go on, too."""
+    """The stray takes the others for dead and continues with the copy, as after a restore. The
+    others continue, too.
+    """
 
     async def main(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=3, grains=[Idle], membership_options=OPTIONS)
@@ -343,7 +345,7 @@ def test_a_silo_on_a_copy_that_could_not_see_the_others_does_them_no_harm_when_i
         await simulation.call(host, stray.start())
         assert len(stray.members()) == 1
         simulation.repair()
-        for silo in cluster.silos():  # whoever talks first
+        for silo in cluster.silos():  # either side may send first
             await simulation.call(host, tell(stray, silo.address))
             await tell(silo, stray.address)
         await asyncio.sleep(60.0)
@@ -358,7 +360,9 @@ def test_a_silo_on_a_copy_that_could_not_see_the_others_does_them_no_harm_when_i
 
 
 def test_a_silo_on_a_copy_does_not_evict_one_that_lives_and_is_busy() -> None:
-    """Its loop does not answer for minutes; its probe thread names its table."""
+    """The loop of the busy silo does not answer for minutes, but its probe thread names its
+    table.
+    """
 
     async def main(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, silos=1, grains=[Idle], membership_options=OPTIONS)

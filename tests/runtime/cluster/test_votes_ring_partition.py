@@ -1,4 +1,4 @@
-"""The pure cores of the cluster, and the turn rule against a naive model."""
+"""The pure cores of the cluster: votes, views, the ring, the partition and placement."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_voter_with_a_slow_clock_does_not_make_old_votes_fresh() -> None:
     target = suspect(many, target, ("s2:1@1",), late, options)
     assert target.suspicions == (("s2:1@1", late),)
     old = row("s0:1@1", suspicions=(("s2:1@1", late), ("s1:1@1", NOW)))
-    found = suspect(many, old, ("s3:1@1",), NOW + 1, options)  # its clock is behind
+    found = suspect(many, old, ("s3:1@1",), NOW + 1, options)  # the clock of s3 lags
     assert found.status is Status.ACTIVE
     assert dict(found.suspicions).keys() == {"s2:1@1", "s3:1@1"}
 
@@ -205,7 +205,7 @@ def test_with_status_is_sorted() -> None:
 
 
 class Seen:
-    """A member that remembers what it was told."""
+    """A member that records its notifications."""
 
     def __init__(self) -> None:
         self.evictions: list[str] = []
@@ -243,7 +243,7 @@ async def test_an_equal_version_can_only_refresh_heartbeats() -> None:
     found = seen.member.view.row("a:1@1")
     assert found is not None and found.alive_s == NOW + 9
     seen.member.take(view(row("me:1@1"), row("a:1@1", Status.DEAD), version=5))
-    assert seen.member.is_live("a:1@1")  # same version: no status can differ
+    assert seen.member.is_live("a:1@1")  # the version is the same, so no status can differ
     assert seen.views == [5]
 
 
@@ -259,7 +259,7 @@ async def test_a_heartbeat_never_runs_backwards_in_a_view_of_the_same_version() 
 async def test_a_member_that_reads_itself_dead_or_missing_is_evicted(own: Status | None) -> None:
     rows = [row("a:1@1")] if own is None else [row("a:1@1"), row("me:1@1", own)]
     seen = Seen()
-    seen.member.take(view(*rows, version=6))  # before it joined: not meant
+    seen.member.take(view(*rows, version=6))  # before it joined, so the row is not its own
     assert not seen.evictions
     seen.member._joined = True
     seen.member.take(view(*rows, version=7))
@@ -295,7 +295,7 @@ async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> 
 
 
 async def joined(*others: str) -> Seen:
-    """A member that is active in its table, beside others."""
+    """Return a member that is active in its table beside others."""
     seen = Seen()
     table: Any = seen.member._table._table
     for silo in ("me:1@1", *others):
@@ -420,7 +420,7 @@ def test_nothing_is_gained_from_an_equal_ring_and_everything_from_an_empty_one()
 
 
 def test_the_ring_is_frozen() -> None:
-    """Silos of different versions must agree; another value here breaks running clusters."""
+    """Silos of different versions must agree. Another value here breaks running clusters."""
     assert hash_of("Airport/BOS") == 3_800_714_226_127_682_373
     ring = Ring(["a:1@1", "b:1@1", "c:1@1"])
     assert len(ring.points()) == 90
@@ -573,7 +573,7 @@ def rolls_of(*rolls: int) -> Callable[[int], int]:
 
 
 def test_least_activations_never_draws_one_silo_twice() -> None:
-    """With the same roll twice, the fuller of two silos was chosen in a quarter of all cases."""
+    """Two draws of one silo would choose the fuller of two silos in a quarter of all cases."""
     for first in (0, 1):
         chosen = choose_silo(
             LEAST_ACTIVATIONS, ["a", "b"], "x", "g", {"a": 9, "b": 1}, rolls_of(first)

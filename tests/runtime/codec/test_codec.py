@@ -1,4 +1,5 @@
-"""Codec: which annotations are admitted, what becomes of values, and that local equals remote."""
+"""The codec: admitted annotations, the conversion of values, and the equality of local and
+remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolving annotations: local names, names that come later, type variables."""
+"""Resolving annotations: local names, names defined later, and type variables."""
 
 from __future__ import annotations
 

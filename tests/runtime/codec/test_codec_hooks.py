@@ -1,4 +1,4 @@
-"""Types that are admitted by hooks: register_type, pydantic models, references."""
+"""Types that hooks admit: register_type, pydantic models and references."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_runtime_never_imports_pydantic_or_attrs() -> None:
 
 
 class Contract:
-    """What can be called; stands for the runtime's class of that name."""
+    """A stand-in for the runtime's class of that name."""
 
 
 class Airport(Contract):
@@ -215,7 +215,7 @@ class Viewer(Contract):
 
 
 class Reference:
-    """As the runtime's references: not a subclass, but says that it is its grain class."""
+    """As the runtime's references: no subclass, but `__class__` is its grain class."""
 
     def __init__(self, cls: type, key: str, runtime: object) -> None:
         self.cls, self.key, self.runtime = cls, key, runtime

@@ -1,4 +1,4 @@
-"""Codec.isolate: what passes without a copy, and that it equals the wire."""
+"""Codec.isolate: the values that pass without a copy, and the equality with the wire."""
 
 from __future__ import annotations
 

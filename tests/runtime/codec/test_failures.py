@@ -99,7 +99,7 @@ NOWHERE = KnownErrors([])
 
 
 def caught(error: Exception) -> Exception:
-    """The error after it was raised in a function of this file."""
+    """Raise the error in a function of this file, and return it."""
     try:
         raise error
     except Exception as raised:
@@ -422,7 +422,7 @@ def test_packed_sets_come_back_as_they_were(value: set[Any]) -> None:
     assert unpack(pack(frozenset(value))) == frozenset(value)
 
 
-# --- what is known -------------------------------------------------------------------------------
+# --- known errors --------------------------------------------------------------------------------
 
 
 def test_known_errors_are_builtins_and_what_the_modules_define_or_import() -> None:

@@ -1,4 +1,4 @@
-"""A local call gives and takes what a remote one does: values, refusals and errors."""
+"""A local call takes and gives the same as a remote one: values, refusals and errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class KnownError(Exception):
 
 
 class Handle:
-    """Something local that must not leak."""
+    """A local object that must not leak."""
 
 
 @grain(placement=PREFER_LOCAL)
@@ -228,7 +228,7 @@ class Store(Grain):
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    """`a` lives at the first silo."""
+    """A cluster with `a` in the first silo."""
     KEPT.clear()
     async with LocalCluster(silos=2, grains=[Store]) as started:
         await started.silos[0].grain(Store, "a").ok()
@@ -256,7 +256,7 @@ async def test_changing_an_argument_before_the_call_starts_does_not_reach_the_gr
     for runtime in (cluster.silos[0], cluster.silos[1], cluster.client):
         box = Box([1])
         task = asyncio.create_task(runtime.grain(Store, "a").keep(box))
-        await asyncio.sleep(0)  # the call was made; whether it has run does not matter
+        await asyncio.sleep(0)  # the call is made, whether it has run or not
         box.items.append(2)
         await task
         assert await runtime.grain(Store, "a").kept_items() == [1]
@@ -416,7 +416,7 @@ async def test_results_widen_like_arguments(ref: Store) -> None:
 async def test_a_bare_object_cannot_be_sent_as_any(ref: Store) -> None:
     with pytest.raises(TypeError, match=r"Store\.take_any: argument `value`"):
         await ref.take_any(Handle())
-    # `Any` carries plain values: both ways make the same of the others
+    # `Any` carries plain values, so local and remote calls convert others alike
     assert await ref.take_any((1, [2])) == [1, [2]]
 
 

@@ -1,4 +1,4 @@
-"""What a small fault in the codec would change without another test seeing it."""
+"""Small faults in the codec that no other test would detect."""
 
 from __future__ import annotations
 

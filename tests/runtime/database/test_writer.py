@@ -114,13 +114,13 @@ async def test_writer_begins_a_new_transaction_when_batch_max_is_reached(tmp_pat
     waiting = [writer.submit(insert(f"{number:03}")) for number in range(39)]
     held.open()
     await asyncio.gather(held.first, *waiting)
-    # The holding operation is one of the forty.
+    # The operation that holds the thread is one of the forty.
     assert held.commits == 4
     await writer.release()
 
 
 class TickingEnv(Env):
-    """An Env whose clock goes on by 10 ms each time that it is read."""
+    """An Env whose clock advances by 10 ms with each read."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -228,7 +228,7 @@ async def test_cancelled_operation_does_not_run_when_it_has_not_begun(tmp_path: 
 
 
 class PausesEnv(Env):
-    """An Env that notes the bounds of each pause, and calls back at a given one."""
+    """An Env that records the bounds of each pause, and calls back at a given one."""
 
     def __init__(self, at: int, then: Callable[[], None]) -> None:
         super().__init__(1)
@@ -243,7 +243,7 @@ class PausesEnv(Env):
 
 
 async def lock(directory: Path) -> sqlite3.Connection:
-    """A connection of someone else that holds the write lock."""
+    """Return another program's connection that holds the write lock."""
     writer = open_file(directory)
     await writer.submit(insert("a"))
     await writer.release()
@@ -271,7 +271,7 @@ async def test_writer_fails_all_that_waits_when_lock_wait_s_is_over(tmp_path: Pa
     waiting = [writer.submit(insert(key)) for key in "bcd"]
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert all("lock_wait_s is 0.01" in str(outcome) for outcome in outcomes)
-    # They waited for the lock together: one cause, and an error of its own for each.
+    # They waited for the lock together, so they share a cause but not an error.
     causes = {id(outcome.__cause__) for outcome in outcomes if isinstance(outcome, Exception)}
     assert len(causes) == 1 and len(set(map(id, outcomes))) == 3
     other.execute("ROLLBACK")
@@ -359,7 +359,7 @@ async def test_tables_are_left_alone_when_another_process_made_them_first(tmp_pa
     path = tmp_path / "state-0.db"
     writer = open_file(tmp_path)
     await writer.submit(insert("a"))
-    # The last look before making the tables is made under the lock.
+    # The last check before the tables are made happens under the lock.
     await writer.release()
     connection = sqlite3.connect(path, isolation_level=None)
     STATE.make(connection, path, Env(1), "another")

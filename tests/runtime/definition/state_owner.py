@@ -1,4 +1,4 @@
-"""The owner of a state that is tested without an activation."""
+"""The owner of a state in tests without an activation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class StateOwner:
-    """Lives for ever, and starts plain tasks."""
+    """Never ends, and starts plain tasks."""
 
     version = 7
 

@@ -41,7 +41,7 @@ class Count:
 
 
 def copies() -> SimpleNamespace:
-    """Classes as another program would write them, which must not import the grain's."""
+    """Return the classes of another program that must not import the grain's classes."""
 
     @dataclass
     class Parcel:
@@ -113,7 +113,7 @@ def store() -> MemoryStateStore:
 
 @pytest.fixture(params=["here", "elsewhere", "client"])
 async def depot(request: pytest.FixtureRequest, store: MemoryStateStore) -> AsyncIterator[Any]:
-    """The contract's reference, where the grain is co-located, in another silo, or a client's."""
+    """The contract's reference: from the grain's silo, from another silo, or from a client."""
     async with LocalCluster(silos=2, grains=[Depot], stores={"default": store}) as cluster:
         await cluster.silos[0].grain(Depot, "a").weigh(Parcel(1))
         at = next(i for i, silo in enumerate(cluster.silos) if silo.assembly.catalog.count)

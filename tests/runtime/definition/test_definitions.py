@@ -1,4 +1,4 @@
-"""What a grain class may look like, and what the errors say when it does not."""
+"""The allowed forms of grain classes, and the errors for others."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ class Opaque:
 
 
 def line_of(text: str) -> int:
-    """The line of this file that holds `text`; it must stand in one line only, besides the call."""
+    """Return the line of this file that holds `text`. No other line may hold it, except for the
+    call.
+    """
     lines = linecache.getlines(__file__)
     (found,) = [at for at, line in enumerate(lines, 1) if text in line and "line_of(" not in line]
     return found
 
 
 def refused(define: Callable[[], object], *words: str) -> str:
-    """The text of the DefinitionError, which names this file and the words."""
+    """Check that a DefinitionError names this file and the words, and return its text."""
     with pytest.raises(DefinitionError) as caught:
         define()
     text = str(caught.value)
@@ -618,7 +620,7 @@ async def test_a_contract_that_a_grain_inherits_reaches_it_under_its_name() -> N
 
 
 class Hostile(Grain):
-    """Names that generated code and the runtime use themselves, or that Python gives meaning."""
+    """Uses names that generated code, the runtime or Python use themselves."""
 
     async def call(self, task: int, self_: int, act: int, loop: int) -> int:
         return task + self_ + act + loop

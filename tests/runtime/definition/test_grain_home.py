@@ -1,4 +1,4 @@
-"""A grain and its home: what it reaches while its activation lives, and after that."""
+"""A grain and its home: what a grain can use while its activation lives, and after that."""
 
 from __future__ import annotations
 

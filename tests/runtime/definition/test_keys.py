@@ -1,4 +1,4 @@
-"""Keys of grains: any text that can be sent is one, and nothing else is."""
+"""Keys of grains: any text that can be sent is a key, and nothing else is."""
 
 from __future__ import annotations
 

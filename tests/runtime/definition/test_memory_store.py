@@ -1,4 +1,4 @@
-"""The store in memory: a scan gives what a sorted look at all rows would."""
+"""The store in memory: a scan returns the same as sorting all rows."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ def test_a_scan_gives_the_rows_of_a_prefix_behind_a_key_in_order(
 def test_the_first_row_of_all_may_have_an_empty_key() -> None:
     store = MemoryStateStore()
     store.put("", b"", None, 1)
-    assert store.range("", "", 10) == []  # behind it, as every store says
+    assert store.range("", "", 10) == []  # a scan begins after its start in every store

@@ -1,4 +1,4 @@
-"""What a state carries until it is sent: stored with the value, sent once it is stored."""
+"""Parcels of a state: stored with the value, and sent once they are stored."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_a_write_that_failed_sends_nothing(fails: str) -> None:
         await one.commit("s", "q", (1, 2, 0))
         assert one.parcels.unsent(9) == [(1, b"other")]
         return
-    with pytest.raises(Conflict):  # it is stored: the next activation has it
+    with pytest.raises(Conflict):  # it is stored, so the next activation has it
         await one.commit("s", "q", (1, 2, 0))
     assert not one.parcels.has_unsent
     next_one = made(store)
@@ -228,7 +228,7 @@ def test_parcels_of_a_row_are_numbered_from_its_first() -> None:
 
 
 async def test_what_a_failed_write_had_is_dropped_by_whoever_sees_it_fail() -> None:
-    """Also by one who does not come to it by the write's own callbacks, and so may come first."""
+    """The code that sees the failure may run before the write's own callbacks."""
     store = Store()
     one = made(store)
     add(one, b"x")
@@ -237,7 +237,7 @@ async def test_what_a_failed_write_had_is_dropped_by_whoever_sees_it_fail() -> N
     while one._lock.locked() or not commit.done():
         await asyncio.sleep(0)
         if not one._lock.locked() and one.parcels.count:
-            one.restore()  # the write has ended, and nobody else has heard of it
+            one.restore()  # the write has ended, and no callback has run yet
     with pytest.raises(StorageUnavailable):
         await commit
     assert not one.parcels.count
@@ -253,7 +253,7 @@ async def test_a_failed_write_is_not_kept_for_the_sake_of_another_one() -> None:
     store.fails = "before"
     commit = asyncio.ensure_future(one.commit("s", "q", (1, 1, 0)))
     await asyncio.sleep(0)
-    another = asyncio.ensure_future(one.trim())  # asked for before the other one has failed
+    another = asyncio.ensure_future(one.trim())  # requested before the other write has failed
     with pytest.raises(StorageUnavailable):
         await commit
     assert not another.done()

@@ -521,7 +521,7 @@ async def test_a_reference_to_a_derived_grain_is_one_to_its_base_everywhere() ->
             assert await tower.count() == 2
             seen = await guide.visit_all([tower, runtime.grain(Airport, "BOS")])
             assert seen == [tower, runtime.grain(Airport, "BOS")]
-            assert await guide.visit(seen[0]) == f"Tower/t{at}"  # and on from there
+            assert await guide.visit(seen[0]) == f"Tower/t{at}"  # and sent on from there
             assert await guide.name_of(tower) == f"Tower/t{at}"
             assert await guide.key_of(seen[0]) == f"t{at}"
 

@@ -1,4 +1,4 @@
-"""What is refused where it is written: names, options, hooks and states, with file and line."""
+"""Errors at the place of the mistake: names, options, hooks and states, with file and line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Opaque:
 
 
 def refused(define: Callable[[], object], *words: str) -> None:
-    """The DefinitionError names the line that ends in `# here`, and the words."""
+    """Check that the DefinitionError names the line that ends in `# here`, and the words."""
     lines, first = inspect.getsourcelines(define)
     marked = [first + at for at, line in enumerate(lines) if line.rstrip().endswith("# here")]
     assert len(marked) == 1
@@ -58,7 +58,7 @@ def refused(define: Callable[[], object], *words: str) -> None:
 
 
 def built(cls: type[Grain]) -> None:
-    """What a silo does with a class that it hosts."""
+    """Resolve a class as a silo does that hosts it."""
     cls.__millstream_type__.resolve()
 
 
@@ -231,7 +231,7 @@ def test_a_frame_is_no_larger_than_its_length_can_say() -> None:
         RuntimeOptions(frame_bytes_max=2**32)
 
 
-# --- hooks and names of one's own ----------------------------------------------------------------
+# --- hooks and the author's names ----------------------------------------------------------------
 
 
 def test_a_hook_that_is_not_async_is_refused_with_its_line() -> None:

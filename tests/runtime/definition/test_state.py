@@ -44,7 +44,7 @@ def fresh_board() -> Iterator[None]:
 
 
 class SlowStore(MemoryStateStore):
-    """A store whose writes and reads wait for a gate, and that counts."""
+    """A store that counts its calls, and whose reads and writes wait for a gate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ async def test_a_written_value_is_there_after_deactivation(store: SlowStore) -> 
     async with silo_with(store) as silo:
         ref = silo.grain(Counter, "a")
         assert await ref.add_and_write(5) == 5
-        assert await ref.add(100) == 105  # not written: is lost
+        assert await ref.add(100) == 105  # not written, so it is lost
         await ref.go()
         assert await ref.get() == 5
         exists, etag = await ref.about()
@@ -301,7 +301,7 @@ async def test_a_value_of_another_type_is_refused_and_the_stored_one_stays(
         with pytest.raises(TypeError, match="Counter/a/tally"):
             await ref.put_wrong_value()
         await ref.go()
-        assert await ref.get() == 1  # readable: nothing wrong was stored
+        assert await ref.get() == 1  # readable, so no wrong value was stored
 
 
 async def test_states_have_keys_and_stores_of_their_own() -> None:
@@ -379,7 +379,8 @@ async def test_a_cancelled_caller_does_not_break_the_bookkeeping_of_a_write(
         store.gate.set()
         store.gate = None
         await spin()
-        assert await ref.add_and_write(1) == 6  # no conflict: the etag of the first write is known
+        # no conflict, because the etag of the first write is known
+        assert await ref.add_and_write(1) == 6
         assert "written" not in LOG
         await ref.go()
         assert await ref.get() == 6
@@ -431,7 +432,7 @@ async def test_a_write_whose_reply_was_lost_ends_in_a_conflict_and_a_reload(
 
 
 async def foreign_write(store: MemoryStateStore, key: str, count: int) -> None:
-    """What another process would have written: the same row with another value."""
+    """Write as another process would: the same row with another value."""
     name = f"Counter/{key}/tally"
     row = store.get(name)
     value, cursors = ({"count": 0, "names": []}, {}) if row is None else decode(row.data)
@@ -591,7 +592,7 @@ async def test_a_lower_fence_is_refused_though_the_etag_is_right(store: SlowStor
         await ref.add_and_write(1)
         row = await store.read("Counter/a/tally")
         assert row is not None
-        # the row was written by a later registration, and this activation read it before it knew
+        # A later registration wrote the row, and this activation read it before it knew.
         store._rows["Counter/a/tally"] = Row(row.data, row.etag, row.fence + 1000)
         with pytest.raises(Conflict, match="fence"):
             await ref.add_and_write(1)

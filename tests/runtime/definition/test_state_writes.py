@@ -1,4 +1,4 @@
-"""What a write of a state stores, and in which order; the state alone, without a silo."""
+"""The values that writes of a state store, and their order: the state alone, without a silo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tally:
 
 
 class Owner:
-    """Who the state belongs to."""
+    """The owner of the state."""
 
     def __init__(self) -> None:
         self.version = 7
@@ -46,7 +46,7 @@ class Owner:
 
 
 class GatedStore(MemoryStateStore):
-    """Each write waits until it is let through; keeps what was written."""
+    """Each write waits until the test lets it through. The store keeps the written values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class GatedStore(MemoryStateStore):
         return await super().write(key, data, expect, fence)
 
     async def let(self, number: int) -> None:
-        """Let the write of this number through, once it has come."""
+        """Let write `number` through, once it has begun."""
         await until(lambda: len(self.gates) > number)
         self.gates[number].set()
 
@@ -82,7 +82,7 @@ async def test_a_write_stores_the_value_of_the_moment_it_was_asked_for() -> None
     tally.value.count = 1
     second = asyncio.create_task(tally.write())  # waits for the first
     await spin()
-    tally.value.count = 2  # a later turn has done half of its work, and asked for nothing
+    tally.value.count = 2  # a later turn is half done, and has not asked for a write
     tally.value.names.append("half")
     await store.let(0)
     await store.let(1)

@@ -1,4 +1,4 @@
-"""The real disk: what the system does to it. Faults are put in place of the system's calls."""
+"""The real disk and its system calls. Tests replace the calls with faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_directory_is_made_durable_in_the_one_above_it(
     home = (tmp_path / "a" / "b").as_posix()
     RealDisk().make_dir(home)
     assert synced == [tmp_path.as_posix(), (tmp_path / "a").as_posix()]
-    RealDisk().make_dir(home)  # who made it may have died before it was durable
+    RealDisk().make_dir(home)  # the process that made it may have crashed before it was durable
     assert synced[2:] == [(tmp_path / "a").as_posix()]
 
 
@@ -131,7 +131,7 @@ def test_a_failed_sync_ends_the_file_for_good(
 
 
 class Noted:
-    """A disk, or a file of it, that says what is asked of it."""
+    """A disk or file that records its calls."""
 
     def __init__(self, inner: Any, asked: list[Any]) -> None:
         self._inner, self._asked = inner, asked
@@ -160,7 +160,7 @@ def test_a_small_file_is_closed_and_read_no_further_than_it_may_be(tmp_path: Pat
 def test_of_two_syncs_at_once_none_succeeds_after_the_other_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system tells one of them that bytes of both are lost; the other call would succeed."""
+    """The system reports lost bytes of both to one call only. The other call would succeed."""
     file, ended = new_file(tmp_path), list[type[Exception] | None]()
     is_in, may_end, calls = threading.Event(), threading.Event(), list[int]()
 
@@ -186,7 +186,7 @@ def test_of_two_syncs_at_once_none_succeeds_after_the_other_failed(
     assert is_in.wait(10)
     threads.append(threading.Thread(target=sync, args=(file.datasync,)))
     threads[1].start()
-    threads[1].join(0.05)  # time to do it wrong
+    threads[1].join(0.05)  # time in which a wrong call would happen
     may_end.set()
     for thread in threads:
         thread.join(10)
@@ -217,7 +217,7 @@ def test_a_descriptor_is_closed_when_its_last_call_has_ended(
 ) -> None:
     file = new_file(tmp_path)
     began, may_end = threading.Event(), threading.Event()
-    used, closed = list[int](), list[int]()  # others may be closed, of files that nobody keeps
+    used, closed = list[int](), list[int]()  # unreferenced files of other tests may be closed, too
 
     def slow(fd: int) -> None:
         used.append(fd)
@@ -256,7 +256,7 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     try:
         assert os.read(hears, 1) == b"x"
         assert disk.lock(home) is None, "the parent still has it"
-        held.let_go()  # as its death would
+        held.let_go()  # as the parent's death would
         again = disk.lock(home)
         assert again is not None, "the child lives, and has no copy"
         again.release()
@@ -289,7 +289,7 @@ def test_a_read_that_comes_short_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the system, in order."""
+    """Record the system calls in order."""
     calls: list[str] = []
     for name in ("pwritev", "fdatasync", "fsync"):
         call = getattr(os, name)
@@ -341,7 +341,7 @@ def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             disk.lock(home)
         assert caught.value.filename == home
     del caught
-    disk.open(f"{home}/id")  # nobody keeps it
+    disk.open(f"{home}/id")  # the file is not referenced
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -1,4 +1,4 @@
-"""The disk seam: the real disk and the simulated one do alike."""
+"""The disk seam: the real disk and the simulated one behave alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Job = Callable[[Disk, str], Coroutine[Any, Any, None]]
 
 
 class Bench:
-    """A disk, a directory on it, and a loop for what is asynchronous."""
+    """A disk, a directory on it, and a loop for asynchronous calls."""
 
     def __init__(self, disk: Disk, home: str, play: Callable[[Job], None]) -> None:
         self.disk, self.home, self.play = disk, home, play

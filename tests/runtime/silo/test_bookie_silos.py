@@ -1,4 +1,4 @@
-"""A silo that is reduced to its bookie: what it leaves out, and when that makes no sense."""
+"""A silo that is reduced to its bookie: the parts that it leaves out, and refused cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of a silo: where it listens, who is taken for a silo, and what clients reach."""
+"""Access to a silo: its listening address, the proof of other silos, and the targets of clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Desk(Grain):
         return self.context.silo
 
 
-# --- where it listens -----------------------------------------------------------------------------
+# --- the listening address ------------------------------------------------------------------------
 
 
 async def test_a_silo_for_other_machines_is_refused_before_anything_is_opened_or_written() -> None:
@@ -124,7 +124,7 @@ async def test_silos_find_the_secret_in_the_directory_of_their_table(tmp_path: P
 async def test_a_client_cannot_call_what_is_for_silos(
     target: type[SystemTarget], method: Any, arguments: tuple[Any, ...]
 ) -> None:
-    """One `gossip` of an empty view ended a silo."""
+    """A client's `gossip` with an empty view would end a silo."""
     async with LocalCluster(silos=2, grains=[Desk]) as cluster:
         with pytest.raises(NotAllowed, match=r"is for silos of the cluster, not for clients"):
             await ask_gateway(cluster.client, "", target.target_name, method, *arguments)
@@ -149,7 +149,7 @@ class Drawer:
 
 
 class Safe(Grain):
-    """Methods for each role, of a program's own grain."""
+    """A program's grain with methods for each role."""
 
     async def look(self) -> str:
         return self.context.silo
@@ -181,12 +181,12 @@ RINGS: list[str] = []
 
 
 async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
-    """A call is relayed by its gateway when another silo has the grain; it keeps its role."""
+    """A gateway relays a call to the grain's silo, and the call keeps its role."""
     async with LocalCluster(silos=3, grains=[Safe]) as cluster:
         gateway, keys = cluster.silos[0], [f"{number}" for number in range(60)]
         async with connect(gateway.gateway) as client:
             found = {await client.grain(Safe, key).look() for key in keys}
-            assert len(found) == 3  # here and elsewhere
+            assert len(found) == 3  # some grains are in other silos
             for key in keys:
                 with pytest.raises(NotAllowed, match=r"Safe\.unlock is for operators.*--operator"):
                     await client.grain(Safe, key).unlock()
@@ -199,7 +199,7 @@ async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
                 other = key + "0"
                 assert await client.grain(Safe, key).refill_other(other) in found
             fresh = [f"fresh {number}" for number in range(12)]
-            for key in fresh:  # which no silo has yet
+            for key in fresh:  # no silo has these grains yet
                 with pytest.raises(NotAllowed):
                     await client.grain(Safe, key).unlock()
                 await client.grain(Safe, key).ring()
@@ -287,7 +287,7 @@ async def test_who_does_not_know_the_operators_secret_is_told_where_it_is(
             assert await operator.grain(Safe, "a").unlock() == silo.address
 
 
-# --- how many -------------------------------------------------------------------------------------
+# --- numbers of connections -----------------------------------------------------------------------
 
 
 async def test_strangers_from_one_machine_are_one_line_of_the_log_now_and_then(
@@ -323,7 +323,7 @@ async def test_visitors_above_the_limit_are_refused_with_a_line_now_and_then(
 
 
 async def test_strangers_and_clients_do_not_keep_a_silo_out() -> None:
-    """900 connections that said nothing kept a silo from joining."""
+    """Connections that send nothing must not keep a silo from joining."""
     table, options = MemoryMembershipTable(), RuntimeOptions(connections_max=40)
     async with Silo(grains=[Desk], membership=table, options=options) as silo:
         visitors = silo.assembly.visitors
@@ -361,7 +361,7 @@ async def test_clients_of_one_name_count_each() -> None:
 
 
 async def test_a_client_that_vanished_is_noticed() -> None:
-    """Its machine is gone, and no packet says so."""
+    """The client's machine is gone, and no packet says so."""
     options = RuntimeOptions(ping_every_s=0.01, silent_after_s=0.03)
     async with Silo(grains=[Desk], options=options) as silo:
         visitors, link = silo.assembly.visitors, FakeLink()

@@ -1,4 +1,5 @@
-"""One cluster, one configuration: who brings another does not join; both sides are named."""
+"""A cluster has one configuration. A silo with another one cannot join, and the error names both
+sides."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ async def test_eight_queues_here_and_four_there_do_not_join() -> None:
     table = MemoryMembershipTable()
 
     def silo(name: str, queues: int) -> Silo:
-        stores = {"default": MemoryStateStore(private=True)}  # which says nothing of queues
+        # a private store does not affect the check of queues
+        stores = {"default": MemoryStateStore(private=True)}
         parts = {"default": streams(queues)}
         return Silo(grains=[], name=name, membership=table, stores=stores, streams=parts)
 
@@ -68,7 +70,7 @@ async def test_eight_queues_here_and_four_there_do_not_join() -> None:
         assert rows == {"eight": Status.ACTIVE, "four": Status.DEAD}
         async with silo("eight too", 8):
             assert len(one.members()) == 2
-    async with silo("four", 4):  # the others are gone, and bind nobody
+    async with silo("four", 4):  # the earlier silos are gone, and do not count
         pass
 
 
@@ -90,7 +92,7 @@ async def test_a_shared_table_with_another_store_in_memory_is_refused() -> None:
         with pytest.raises(ConfigError, match="store 'default' is 'MemoryStateStore of one proc"):
             await Silo(grains=[Tally], membership=table).start()
         async with Silo(grains=[Stateless], membership=table):
-            pass  # it uses no store
+            pass  # its grains use no store
 
 
 async def test_membership_options_that_differ_are_named() -> None:

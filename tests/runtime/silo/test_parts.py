@@ -1,4 +1,5 @@
-"""Parts of a silo: what is none is refused, and what parts and their grains get of the silo."""
+"""Parts of a silo: refused objects, and the parts of the silo that parts and their grains can
+use."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Desk(SiloPart):
     async def open(self, services: SiloServices, name: str, /) -> None:
         self.services = services
         services.extensions.add("notes", Notes)
-        services.extensions.add("notes", Notes)  # again is harmless
+        services.extensions.add("notes", Notes)  # a repeat is harmless
 
 
 async def test_a_grain_that_a_part_brought_gets_services_and_another_does_not() -> None:
@@ -83,7 +84,7 @@ async def test_a_grain_that_a_part_brought_gets_services_and_another_does_not() 
 
 
 async def test_a_silo_that_stopped_is_held_by_nobody() -> None:
-    """Each one stayed for the life of its process, with its grain types and directory."""
+    """A stopped silo must not stay in memory with its grain types and directory."""
 
     async def stopped() -> weakref.ref[SiloServices]:
         async with Silo(grains=[Given], parts={"desk": Desk()}) as silo:

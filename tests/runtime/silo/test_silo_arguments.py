@@ -1,4 +1,5 @@
-"""What `Silo`, `LocalCluster` and `connect` refuse before anything is opened, and by what error."""
+"""Arguments that `Silo`, `LocalCluster` and `connect` refuse before anything is opened, and the
+errors."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Desk(Grain):
 
 
 class Part(SiloPart):
-    """One that does nothing."""
+    """A part that does nothing."""
 
 
 @pytest.mark.parametrize(

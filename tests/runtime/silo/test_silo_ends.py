@@ -1,4 +1,4 @@
-"""A silo that ends without saying goodbye, and connections that say nothing: nobody waits long."""
+"""A silo that ends without a goodbye, and connections that send nothing: no caller waits long."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ async def test_calls_of_a_silo_that_reads_that_it_is_dead_end() -> None:
                 await asyncio.wait_for(task, 5)
 
 
-# --- connections that say nothing -----------------------------------------------------------------
+# --- connections that send nothing ----------------------------------------------------------------
 
 
 async def silent_listener() -> tuple[asyncio.Server, str, list[asyncio.StreamWriter]]:
-    """Accepts connections and never says a word."""
+    """Return a listener that accepts connections and never sends anything."""
     writers: list[asyncio.StreamWriter] = []
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,13 +144,13 @@ async def test_a_silo_closes_a_connection_that_says_nothing() -> None:
         host, _, port = silo.gateway.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         while await asyncio.wait_for(reader.read(1000), 5):
-            pass  # its own greeting, then the end
+            pass  # the silo's greeting, then the end
         assert not silo.assembly.visitors.inbound
         writer.close()
         await writer.wait_closed()
 
 
-# --- starting again, ending again and again -------------------------------------------------------
+# --- repeated starts and ends ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -1,4 +1,4 @@
-"""Who is in the cluster, why a silo stopped, and that a started one can be called at once."""
+"""The members of a cluster, the reason of a stop, and immediate calls of a started silo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millstream.runtime.cluster.placement import choose_silo
 from millstream.runtime.extending import SiloPart
 
 STILL = MembershipOptions(refresh_s=1000.0, heartbeat_s=1000.0, probe_every_s=1000.0)
-"""Nothing is read from the table without a cause, so what is known was told."""
+"""Nothing reads the table without a cause, so silos only know the news that they were told."""
 
 
 class Here(Grain):
@@ -115,7 +115,7 @@ async def test_a_silo_that_is_evicted_says_who_voted(caplog: pytest.LogCaptureFi
 
 
 class SlowPart(SiloPart):
-    """A part whose stop takes its time, and two of which were popped by two stops."""
+    """A part whose stop takes time. Two concurrent stops of its silo must stop it once."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -153,7 +153,7 @@ async def test_a_kill_cuts_a_stop_short() -> None:
     assert await silo.wait_stopped() is StopReason.KILLED
 
 
-# --- placement of what only others host ----------------------------------------------------------
+# --- placement of types that only other silos host -----------------------------------------------
 
 
 class Fixed(Contract):
@@ -209,7 +209,9 @@ async def test_a_table_in_memory_begins_at_unix_milliseconds() -> None:
 
 
 async def test_state_can_be_written_after_a_restart_with_fewer_silos() -> None:
-    """The rows kept a fence of 7, and the new table, with one silo, began at 1."""
+    """The rows keep a fence of the first cluster, so the new table must begin with a higher
+    version.
+    """
     store = MemoryStateStore()
     for silos in (3, 1):
         async with LocalCluster(silos=silos, grains=[Counter], stores={"default": store}) as some:
@@ -217,7 +219,7 @@ async def test_state_can_be_written_after_a_restart_with_fewer_silos() -> None:
     assert count == 2
 
 
-# --- what is logged -----------------------------------------------------------------------------
+# --- log lines ----------------------------------------------------------------------------------
 
 
 async def test_members_that_join_and_leave_are_told_in_one_line_each(

@@ -1,4 +1,4 @@
-"""The stages of a silo: starts that fail, the order of stopping, and what is closed."""
+"""The stages of a silo: failing starts, the order of stopping, and the closed resources."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ QUEUES: dict[str, Queues] = {}
 
 
 class Queues(SiloPart):
-    """A stream provider that says what is done with it."""
+    """A stream provider that records its calls."""
 
     def __init__(self, name: str = "queues") -> None:
         self.name = name
@@ -89,7 +89,7 @@ class Queues(SiloPart):
 
 
 class BrokenQueues(Queues):
-    """Cannot start."""
+    """A provider that cannot start."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__("broken")
@@ -100,7 +100,7 @@ class BrokenQueues(Queues):
 
 
 class OpeningQueues(Queues):
-    """Has something to open before others can call its silo."""
+    """A provider that opens something before other silos can call its silo."""
 
     def status(self) -> str:
         row = self.services.row
@@ -115,7 +115,7 @@ class OpeningQueues(Queues):
 
 
 class NotOpening(OpeningQueues):
-    """Cannot be opened."""
+    """A provider that cannot be opened."""
 
     async def open(self, services: SiloServices, name: str, /) -> None:
         self.services = services
@@ -123,7 +123,7 @@ class NotOpening(OpeningQueues):
 
 
 class ClumsyQueues(Queues):
-    """Stops with an error that nobody expects."""
+    """A provider that stops with an unexpected error."""
 
     async def stop(self) -> None:
         raise RuntimeError("clumsy")
@@ -173,7 +173,7 @@ async def test_a_stop_tells_clients_hands_queues_over_ends_grains_and_closes_in_
         await until(lambda: "turn begins" in LOG)
         stopping = asyncio.create_task(silo.stop())
         await until(lambda: Status.STOPPING in statuses(table))
-        await until(lambda: "on_deactivate, open True" in LOG)  # of "a", which is idle
+        await until(lambda: "on_deactivate, open True" in LOG)  # the grain "a" is idle
         await until(lambda: "client told" in LOG)
         GATE.set()
         await stopping
@@ -210,7 +210,7 @@ async def test_a_client_that_comes_while_queues_are_handed_over_is_sent_on() -> 
                 await until(lambda: client.gateways.known == [staying.address])
                 for number in range(10):
                     await client.grain(Desk, f"{number}").where()
-                # silos go on calling its grains until the queues are handed over
+                # silos call its grains until the queues are handed over
                 assert await staying.grain(Desk, "x").where() == staying.address
                 assert await leaving.grain(Desk, "y").where() == leaving.address
                 assert await staying.grain(Desk, "y").where() == leaving.address
@@ -241,15 +241,17 @@ class Hub(Grain):
 
 def hub_silo(store: MemoryStateStore) -> Silo:
     streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
-    # no turn yields by itself, so the streams of a queue go in step and none is ahead of another:
-    # what is ahead comes again (docs/guarantees.md), and would hide what a wrong order loses
+    # No turn yields by itself, so the streams of a queue advance together. A stream ahead of the
+    # others would be redelivered (docs/guarantees.md), which would hide losses by a wrong order.
     options = RuntimeOptions(slice_s=1000)
     stores = {"default": store}
     return Silo(grains=[Hub], stores=stores, streams={"default": streams}, options=options)
 
 
 def one_key_per_queue() -> list[str]:
-    """Keys of streams none of which is ahead of another one in its queue."""
+    """Return the keys of streams in different queues, so that none is ahead of another in its
+    queue.
+    """
     mapper, found = HashRingMapper(queues=8), dict[str, str]()
     for number in range(200):
         found.setdefault(mapper.queue_for(StreamId("stages", f"{number}")), f"{number}")
@@ -369,7 +371,7 @@ async def test_a_start_that_is_cancelled_leaves_the_table() -> None:
 
 
 class BrokenTable(MemoryMembershipTable):
-    """A table that cannot be read at first, or ever."""
+    """A table that cannot be read, at first or ever."""
 
     async def read(self) -> TableView:
         raise StorageUnavailable("no table today")
@@ -382,7 +384,7 @@ async def test_a_silo_that_never_was_in_the_table_writes_nothing_when_its_start_
     assert table.view().rows == ()
 
 
-# --- what is closed -------------------------------------------------------------------------------
+# --- closed resources -----------------------------------------------------------------------------
 
 
 def is_closed(silo: Silo) -> list[bool]:

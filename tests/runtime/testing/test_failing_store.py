@@ -1,4 +1,4 @@
-"""A store fails when a test says so, or as the seed has it."""
+"""A store that fails when a test says so, or at random by a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table fails when a test says so, or as the seed has it; a cluster outlives that."""
+"""A table that fails when a test says so, or at random by a seed. A cluster survives that."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_chance_is_the_seeds_and_ends_when_it_is_told() -> None:
 
 @pytest.mark.parametrize("act", ["heartbeat", "read"])
 def test_a_silo_goes_on_after_a_call_that_is_never_answered(act: str) -> None:
-    """It stamped its row, or read the table, never again."""
+    """The silo must go on stamping its row and reading the table."""
 
     async def main(simulation: Simulation) -> None:
         table = FailingTable()

@@ -1,4 +1,4 @@
-"""The fixtures of the pytest plug-in, used as a project of somebody else would."""
+"""The fixtures of the pytest plug-in, used as another project would use them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.real
 def run(folder: Path, *words: str) -> str:
     (folder / "test_theirs.py").write_text(TESTS)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment["PYTEST_PLUGINS"] = PLUGIN  # as the entry point does for those who install it
+    environment["PYTEST_PLUGINS"] = PLUGIN  # as the entry point does in an installation
     pytest_here = ["-m", "pytest", "-q", "--asyncio-mode=auto", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, *pytest_here, *words],

@@ -112,7 +112,7 @@ def test_hosts_join_later_and_leave_for_good() -> None:
             await cluster.remove_silo("silo-1")
             await cluster.until_settled(calm_s=20.0)
             assert cluster.names == ("silo-2",) == tuple(names_of(cluster))
-            assert cluster.add_silo() == "silo-3"  # not a name that another one had
+            assert cluster.add_silo() == "silo-3"  # an earlier silo's name is not used again
             await cluster.until_settled(calm_s=20.0)
             assert names_of(cluster) == ["silo-2", "silo-3"]
         assert check_all(simulation.history, live_within_s=10.0) == []

@@ -1,4 +1,5 @@
-"""The simulated disk: what a crash may take and what it may not, and what else goes wrong."""
+"""The simulated disk: the data that a crash may lose, the data that it must keep, and other
+faults."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SEEDS = range(60)
 
 
 def new_disk(seed: int = 1) -> tuple[SimDisk, DiskFile]:
-    """A disk with an empty file `/d/log`, whose name is durable."""
+    """Make a disk with an empty file `/d/log` whose name is durable."""
     disk = SimDisk(make_random(seed))
     disk.make_dir("/d")
     file = disk.create("/d/log")
@@ -35,7 +36,7 @@ def content(disk: SimDisk, path: str = "/d/log") -> bytes:
 
 
 class Crashed:
-    """A synced file of `sectors` sectors, all of which are then written again, unsynced."""
+    """A synced file of `sectors` sectors that are all written again without a sync."""
 
     def __init__(self, seed: int, sectors: int = 6) -> None:
         disk, file = new_disk(seed)
@@ -99,7 +100,7 @@ WRITES = st.lists(
 def test_what_was_synced_and_not_written_since_survives(
     seed: int, writes: list[tuple[int, bytes, bool]]
 ) -> None:
-    """Byte by byte: the synced value, or one that was written there later, or a hole's zero."""
+    """Each byte is the synced one, or one that was written there later, or a hole's zero."""
     disk, file = new_disk(seed)
     synced, possible = b"", dict[int, set[int]]()
     for offset, data, is_synced in writes:
@@ -242,7 +243,7 @@ def test_a_failed_sync_ends_the_file_and_drops_what_it_had_to_write() -> None:
         seen.add(file.read_at(0, 1))
         again = disk.open("/d/log")
         again.write_at(1, b"z")
-        again.datasync()  # which says nothing about the first byte
+        again.datasync()  # this sync does not cover the first byte
         disk.crash()
         outcomes.add(content(disk))
     assert seen == {b"x", b"\0"} or seen == {b"x", b"\0", b""}
@@ -250,9 +251,10 @@ def test_a_failed_sync_ends_the_file_and_drops_what_it_had_to_write() -> None:
 
 
 def dropped(seed: int, start: int) -> tuple[str, str]:
-    """Sectors, first as they are read after a failed sync of them all, then after a crash.
+    """Return the sectors read after a failed sync of all of them, and those after a crash.
 
-    Some sectors of `o` are there, 6 of `n` are written from `start`, and the sync of that fails.
+    The file has some sectors of `o`. Then 6 sectors of `n` are written from `start`, and their sync
+    fails.
     """
     disk, file = new_disk(seed)
     size = disk.sector_bytes
@@ -586,7 +588,7 @@ def test_an_empty_path_is_refused() -> None:
 
 
 def test_power_cut_falls_between_two_writes_of_one_job() -> None:
-    """Write, sync, rename: whatever the cut, the target is whole or not there."""
+    """Write, sync and rename: after any power cut, the target is whole or absent."""
 
     async def main(sim: Simulation) -> tuple[list[str], bool]:
         host, disk = sim.host("a"), sim.disk("a")
@@ -617,7 +619,7 @@ def test_the_rest_of_a_callback_whose_host_crashed_reaches_no_disk() -> None:
             for name, act in acts.items():
                 try:
                     act()
-                except OSError:  # nobody would hear of what the program of a dead host raises
+                except OSError:  # nobody gets the errors of a dead host's program
                     refused.append(name)
 
         refused, file = list[str](), disk.create("real")

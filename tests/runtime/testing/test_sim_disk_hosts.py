@@ -41,7 +41,7 @@ RECORDS = 200
 
 
 class ToyLog:
-    """Appends numbered records of one size to a file, several in flight."""
+    """Appends numbered records of one size to a file, several at a time."""
 
     record = 300
 
@@ -70,7 +70,7 @@ class ToyLog:
 
 
 class Hasty(ToyLog):
-    """Acknowledges what is written, and syncs afterwards."""
+    """Acknowledges writes first, and syncs afterwards."""
 
     async def append(self, offset: int, parts: list[bytes]) -> None:
         await self.thread.run(self.file.write_at, offset, *parts)
@@ -85,14 +85,14 @@ class Nameless(ToyLog):
 
 
 class Retrying(ToyLog):
-    """Takes the second answer of a sync for true."""
+    """Trusts the second answer of a sync."""
 
     async def append(self, offset: int, parts: list[bytes]) -> None:
         try:
             await super().append(offset, parts)
         except SyncFailed:
             assert isinstance(self.disk, SimDisk)
-            self.disk.sync_failure_chance = 0.0  # the second one is fine
+            self.disk.sync_failure_chance = 0.0  # the second sync succeeds
             self.file = self.disk.open("/log/1")
             await self.thread.run(self.file.datasync)
 
@@ -203,7 +203,7 @@ def test_a_flush_takes_as_long_as_its_sync_and_is_durable_only_then() -> None:
 def test_a_job_costs_its_syncs() -> None:
     async def steps(disk: SimDisk, file: DiskFile) -> None:
         loop, thread = asyncio.get_running_loop(), disk.start_thread("log")
-        file.sync()  # here the loop would have stood still: it is not the job's
+        file.sync()  # blocks the loop, so it does not count for the job
         start_s = loop.time()
         await thread.run(replace_file, disk, "/id", b"x")
         assert loop.time() - start_s == pytest.approx(0.02)

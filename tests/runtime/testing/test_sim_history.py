@@ -1,4 +1,4 @@
-"""Each checker: a history that keeps its promise, and ones that break it."""
+"""Each checker with a history that keeps its promise, and with histories that break it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from millstream.runtime.testing.history import Event
 
 
 def told(*events: Event, end_s: float = 1000.0) -> History:
-    """A history with one event per second, from second 1 on."""
+    """Record one event per second, beginning with second 1, and check the history."""
     times = iter([*(float(number) for number in range(1, len(events) + 1)), end_s])
     history = History(lambda: next(times))
     for event in events:

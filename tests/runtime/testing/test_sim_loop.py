@@ -1,4 +1,4 @@
-"""The virtual clock, what ends a run that cannot go on, and crashes."""
+"""The virtual clock, the end of a run that cannot continue, and crashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_loop(**options: Any) -> Iterator[SimLoop]:
         yield loop
     finally:
         loop.shut_down()
-        gc.collect()  # so that a task or coroutine that was left behind warns in this test
+        gc.collect()  # so that leftover tasks and coroutines warn in this test
 
 
 def drive(main: Coroutine[Any, Any, T], **options: Any) -> T:
@@ -285,7 +285,7 @@ def test_tasks_and_callbacks_know_their_host() -> None:
 
 
 class Victim:
-    """A program that notes its steps and its cleanup."""
+    """A program that counts its steps and its cleanups."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -431,7 +431,7 @@ def test_task_whose_wake_up_was_dropped_does_not_hang_the_shut_down() -> None:
             event = asyncio.Event()
             on(loop, host, waits(event))
             await asyncio.sleep(1)
-            event.set()  # the wake-up is ready, and never runs
+            event.set()  # the wake-up is scheduled, but never runs
             loop.crash(host)
             await asyncio.sleep(1)
             assert ended == []
@@ -481,7 +481,7 @@ def test_task_that_swallows_cancellation_does_not_hang_the_shut_down() -> None:
 def test_what_cancellation_does_not_end_leaves_nothing_for_the_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the collector unwinds it in another test, where the loop is closed."""
+    """Otherwise the collector unwinds it in another test, whose loop is closed."""
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     begun: list[asyncio.Task[None]] = []
@@ -503,7 +503,7 @@ def test_what_cancellation_does_not_end_leaves_nothing_for_the_collector(
 
     with a_loop() as loop:
         loop.run_until_complete(main())
-    assert len(begun) == 2  # the second was closed before it began
+    assert len(begun) == 2  # the second task was closed before it began
     begun.clear()
     gc.collect()
     assert not unraisable
@@ -513,7 +513,7 @@ def test_what_cancellation_does_not_end_leaves_nothing_for_the_collector(
 def test_callback_of_a_closed_task_starts_no_task_after_the_last_round(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A closed turn lets the next call in, for which a callback starts a runner."""
+    """A closed turn admits the next call, and a callback starts a runner for it."""
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     begun: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""Links, probes, back-pressure and the verbs that trouble them."""
+"""Links, probes, back-pressure, and the operations that disturb them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIGH_WATER_BYTES = 64 * 1024  # as in a transport of asyncio
 
 
 class Peer:
-    """A receiver that notes what it hears, when and on which host; may echo."""
+    """A receiver that records data, times and hosts, and echoes with `is_echo`."""
 
     def __init__(self, link: Link, is_echo: bool = False) -> None:
         self.link = link
@@ -45,7 +45,7 @@ class Peer:
 
 
 class Pair:
-    """A client linked to a server that notes its accepted peers."""
+    """A client linked to a server that records its accepted peers."""
 
     def __init__(self, sim: Simulation, is_echo: bool = True) -> None:
         self.sim = sim

@@ -1,4 +1,4 @@
-"""A host that is paused does nothing, loses nothing, and goes on where it was."""
+"""A paused host does nothing, loses nothing, and continues where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs: determinism, failures that say how to replay them, nemesis, faults, hosts."""
+"""Whole runs: determinism, failures that tell how to replay them, nemesis, faults, hosts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAMES = ("red", "green", "blue")
 
 
 class Echo:
-    """Sends back what it gets."""
+    """Sends back the data that it gets."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -62,7 +62,7 @@ class Echo:
 
 
 class Asker:
-    """Sends a request and waits for its echo."""
+    """Sends a request, and waits for its echo."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -101,7 +101,7 @@ async def serve(sim: Simulation, name: str) -> None:
 
 
 async def ask_others(sim: Simulation, name: str) -> None:
-    """A program that calls the other hosts for ever."""
+    """Run a program that calls the other hosts forever."""
     host = sim.host(name)
     env, transport = sim.env(host), sim.transport(host)
     others = [other for other in NAMES if other != name]
@@ -127,7 +127,7 @@ def start(sim: Simulation, name: str) -> None:
 
 
 async def stormy_cluster(sim: Simulation) -> int:
-    """Three hosts that call each other through a seeded nemesis."""
+    """Run three hosts that call each other through a seeded nemesis."""
 
     def restart(name: str) -> None:
         sim.restart(name)

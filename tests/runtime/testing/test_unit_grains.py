@@ -1,4 +1,4 @@
-"""Grains as plain objects: what a unit test gives them, and what it sees."""
+"""Grains as plain objects: the parts that a unit test gives them, and the effects that it sees."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_grain_has_the_key_and_states_that_the_test_gives() -> None:
     await device.add(1)
     assert writes_of(device.tally) == [Tally(6), Tally(7)] and writes_of(device.limit) == []
     tally.count = 50
-    await device.tally.read()  # back to what was written
+    await device.tally.read()  # back to the written value
     assert device.tally.value == Tally(7)
     await device.tally.clear()
     assert device.tally.value == Tally(0)

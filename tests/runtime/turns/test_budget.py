@@ -1,4 +1,4 @@
-"""No run of calls that never suspend keeps the loop, whichever door they came through."""
+"""No series of calls that never suspend blocks the loop, whichever way the calls came in."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 async def turns_of_the_loop(call: Callable[[], Awaitable[object]]) -> tuple[int, float]:
-    """How often the loop went round while one task made many calls, and how long they took: of
-    this process's time, since others may have the machine meanwhile."""
+    """Return the iterations of the loop while one task makes many calls, and their duration.
+
+    The duration is CPU time of this process, because other processes may use the machine.
+    """
     rounds, is_over = 0, False
     loop = asyncio.get_running_loop()
     started, started_cpu_s = loop.time(), time.process_time()
@@ -96,7 +98,7 @@ async def turns_of_the_loop(call: Callable[[], Awaitable[object]]) -> tuple[int,
 
     loop.call_soon(count)
     made = 0
-    while made < CALLS or loop.time() - started < LONG_S:  # however fast the machine is
+    while made < CALLS or loop.time() - started < LONG_S:  # long enough on any machine
         await call()
         made += 1
     is_over = True
@@ -128,11 +130,11 @@ async def test_calls_that_never_suspend_let_the_loop_go_now_and_then(silo: Silo,
     call = WAYS[way](silo)
     await call()
     rounds, took_s = await turns_of_the_loop(call)
-    assert rounds >= max(2, took_s / 0.02)  # uvloop tells whole milliseconds
+    assert rounds >= max(2, took_s / 0.02)  # uvloop's clock has whole milliseconds
 
 
 class CoarseLoop:
-    """The running loop, with a clock that tells whole milliseconds, as uvloop's does."""
+    """The running loop with a clock in whole milliseconds, as uvloop's is."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -153,7 +155,7 @@ async def test_a_coarse_clock_does_not_make_a_run_of_calls_longer() -> None:
 
     asyncio.get_running_loop().call_soon(end_run)
     for _ in range(2_000):
-        loop.now_s += 0.0006  # of one call: often the clock tells the same before and after
+        loop.now_s += 0.0006  # the time of one call, which the coarse clock often does not show
         lengths[-1] += 1
         await budget.spend()
     assert max(lengths[10:]) <= 4

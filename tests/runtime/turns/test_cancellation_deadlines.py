@@ -1,4 +1,4 @@
-"""Cancellation and deadlines: what the caller sees, what the callee sees, what is left behind."""
+"""Cancellation and deadlines: the results for caller and callee, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    """`a` lives at the first silo."""
+    """A cluster with `a` in the first silo."""
     async with LocalCluster(silos=2, grains=[Worker]) as started:
         assert await started.silos[0].grain(Worker, "a").ok() == "ok"
         yield started
@@ -231,7 +231,7 @@ WHERE = pytest.mark.parametrize("where", ["local", "silo", "client"])
 
 
 def nothing_is_left(cluster: LocalCluster) -> None:
-    """No request pending, no turn running, nobody waiting."""
+    """Check that no request is pending, no turn runs, and nobody waits."""
     for silo in cluster.silos:
         assert list(silo.assembly.turns.deadlines.iter_watched()) == []
         for activation in silo.assembly.catalog.all():
@@ -317,7 +317,7 @@ async def test_the_turn_goes_on_when_it_was_handed_to_a_caller_cancelled_in_that
     GATES["w"].set()
     blocking = activation_of["a"].blocking()[0]
     await until(lambda: blocking.done)
-    second.cancel()  # it has been granted the turn and has not run yet
+    second.cancel()  # it was granted the turn and has not run yet
     with pytest.raises(asyncio.CancelledError):
         await second
     assert await third == "third"
@@ -360,7 +360,7 @@ async def test_many_remote_calls_cancelled_in_the_queue_start_at_most_once(
 
 
 class Held(TcpTransport):
-    """What is written while it is held leaves in one piece."""
+    """Joins the data that is written while it holds, and sends it in one piece."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -404,7 +404,7 @@ async def test_a_cancel_in_the_same_batch_as_its_call_keeps_the_method_from_runn
             await cluster.silos[0].grain(Worker, key).ok()
         if where == "silo" or key == "a":
             await runtime.grain(Worker, key).ok()
-        for number in range(8):  # every connection is there
+        for number in range(8):  # opens every connection
             await runtime.grain(Worker, f"{number}").ok()
         transport.held = {}
         task = asyncio.create_task(runtime.grain(Worker, key).note("ran"))
@@ -452,7 +452,8 @@ async def test_the_callers_own_timeout_around_a_call_works(silo: Silo) -> None:
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(0.02):
             await ref.wait("w")
-    assert type(caught.value) is TimeoutError  # not a CallTimeout: the deadline was the caller's
+    # not a CallTimeout, because the timeout is the caller's own
+    assert type(caught.value) is TimeoutError
     assert await silo.grain(Worker, "b").call_with_timeout("a", "w2") == "TimeoutError"
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
@@ -494,7 +495,7 @@ async def test_a_deadline_ends_the_method_whatever_it_waits_in(
     cluster: LocalCluster, where: str, how: str
 ) -> None:
     ref = caller(cluster, where)
-    # the callee may notice first, and says what it was given: the time that was left on arrival
+    # The callee may notice first. Its error names the time that was left on arrival.
     with pytest.raises(CallTimeout, match=r"at most 0\.0\d+ s"):
         await with_options(ref, timeout=SHORT).wait_in(how)
     task = asyncio.current_task()
@@ -588,7 +589,7 @@ async def test_the_remaining_time_travels_with_nested_calls(
 
 
 def in_a_silo(program: Callable[[Silo], Coroutine[Any, Any, None]]) -> None:
-    """Run it beside a silo, in virtual time: calls take none."""
+    """Run the program beside a silo in virtual time, where calls take no time."""
 
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, silos=1, grains=[Worker]) as cluster:
@@ -599,7 +600,7 @@ def in_a_silo(program: Callable[[Silo], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_one_sweep_cancels_each_task_of_a_deep_chain_once() -> None:
-    # 101 levels over several tasks: every level's clean-up awaits twice and must not be hit again
+    # 101 levels over several tasks. Each level awaits twice while it cleans up, undisturbed.
     async def program(silo: Silo) -> None:
         with pytest.raises(CallTimeout):
             await with_options(silo.grain(Worker, "top"), timeout=0.2).deep(100, "w")
@@ -629,7 +630,7 @@ async def test_a_nested_call_cannot_outlive_its_callers_deadline(silo: Silo) -> 
 async def test_a_deadline_does_not_cancel_a_turn_that_ended_in_time(silo: Silo) -> None:
     ref = with_options(silo.grain(Worker, "a"), timeout=SHORT)
     assert await ref.ok() == "ok"
-    with pytest.raises(CallTimeout):  # several sweeps later nothing hits this task
+    with pytest.raises(CallTimeout):  # after several more sweeps this task is not cancelled
         await with_options(silo.grain(Worker, "b"), timeout=SHORT * 2).wait("w")
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
@@ -643,7 +644,7 @@ async def test_distinct_timeouts_do_not_pile_up(silo: Silo) -> None:
     assert len(silo.assembly.turns.deadlines.groups) - before < 100
 
 
-# --- after each kind of failure the grain works --------------------------------------------------
+# --- the grain works after each kind of failure --------------------------------------------------
 
 FAILURES: dict[str, Callable[[Worker], Awaitable[object]]] = {
     "method raises": lambda ref: ref.fail(),
@@ -666,7 +667,7 @@ async def test_the_grain_answers_after_a_failure(
 ) -> None:
     ref = caller(cluster, where)
     for _ in range(3):
-        with pytest.raises(Exception):  # noqa: B017  # which one, other tests say
+        with pytest.raises(Exception):  # noqa: B017  # other tests check which error
             await FAILURES[failure](ref)
         async with asyncio.timeout(2):
             assert await ref.ok() == "ok"
@@ -714,7 +715,7 @@ async def cancelled(call: Callable[[], Awaitable[object]]) -> None:
 
 
 async def garbage_of(action: Callable[[], Awaitable[None]]) -> list[str]:
-    """Types of the objects that only the collector could free."""
+    """Return the types of objects that only the collector could free."""
     for _ in range(3):
         await action()
     await spin()
@@ -747,7 +748,7 @@ GARBAGE: dict[str, Callable[[Worker], Awaitable[None]]] = {
 
 @pytest.fixture
 async def no_old_silos() -> None:
-    """A probe thread that still ends holds its silo; what that lets go is not to be counted."""
+    """Wait for the probe threads of earlier silos, whose objects must not be counted."""
     await until(lambda: not any(t.name == "millstream-probe" for t in threading.enumerate()))
 
 
@@ -759,7 +760,7 @@ async def still_silo(no_old_silos: None) -> AsyncIterator[Silo]:
 
 @pytest.fixture
 async def still_cluster(no_old_silos: None) -> AsyncIterator[LocalCluster]:
-    """Like `cluster`, without probes: the streams of asyncio are garbage when they close."""
+    """Like `cluster`, without probes, because asyncio's streams are garbage when they close."""
     still = MembershipOptions(probe_every_s=1000)
     async with LocalCluster(silos=2, grains=[Worker], membership_options=still) as started:
         assert await started.silos[0].grain(Worker, "a").ok() == "ok"
@@ -815,7 +816,7 @@ async def test_a_run_of_direct_calls_does_not_starve_the_loop(silo: Silo) -> Non
 
     async def metronome() -> None:
         while running:
-            before_s = time.process_time()  # what others do on this machine is not the loop's lag
+            before_s = time.process_time()  # other processes on this machine are not the loop's lag
             await asyncio.wait([loop.create_future()], timeout=0.002)
             lags.append(time.process_time() - before_s)
 

@@ -1,4 +1,5 @@
-"""Local calls that wait for a busy grain: what they keep when the grain moves meanwhile."""
+"""Local calls that wait for a busy grain, and the deadline and arguments that they keep when the
+grain moves."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ class Desk(Grain):
 async def waits_and_moves(
     simulation: Simulation, busy_s: float, needs_s: float, basket: list[int]
 ) -> tuple[Any, float]:
-    """Call a busy grain, whose activation ends after `busy_s`; what came of it, and when."""
+    """Call a busy grain whose activation ends after `busy_s`. Return the result and its time."""
     cluster = SimCluster(simulation, silos=1, grains=[Desk], options=RuntimeOptions(sweep_s=0.02))
     await cluster.start()
     silo = cluster.silos()[0]
 
     async def program() -> tuple[Any, float]:
         desk = silo.grain(Desk, "a")
-        await desk.answer(0.0, [])  # it is here and idle
+        await desk.answer(0.0, [])  # the grain is active and idle
         working = asyncio.create_task(desk.work(busy_s))
         await asyncio.sleep(0)
         started = simulation.loop.time()

@@ -1,4 +1,4 @@
-"""What a turn sees of other contexts: nothing of who started the silo, or of earlier calls."""
+"""A turn sees no context variables of the silo's starter or of earlier calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines and the yield budget by themselves, on a clock that the test moves."""
+"""Deadlines and the yield budget alone, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP_S = 0.25
 
 
 class Clock:
-    """Stands for the loop: its time stands still, its timers are run by the test."""
+    """A stand-in for the loop: the test sets its time and runs its timers."""
 
     def __init__(self) -> None:
         self.now_s = 8.0
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Ends:
-    """A task or future that counts how often it is cancelled."""
+    """A task or future that counts its cancellations."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -71,7 +71,7 @@ def ended(*requests: Request) -> list[int]:
     return [request.task.count for request in requests]
 
 
-# --- what is watched -----------------------------------------------------------------------------
+# --- watched entries -----------------------------------------------------------------------------
 
 
 def test_nothing_is_armed_before_something_is_watched() -> None:
@@ -175,7 +175,7 @@ def test_closed_deadlines_sweep_no_more() -> None:
     assert clock.cancelled == 1
 
 
-# --- whom a deadline ends ------------------------------------------------------------------------
+# --- the ends by a deadline -----------------------------------------------------------------------
 
 
 def test_who_waits_is_ended_by_its_future_and_a_turn_by_its_task() -> None:
@@ -239,7 +239,7 @@ def a_budget(slice_s: float = 0.1) -> tuple[Budget, Clock]:
 
 
 async def pause(budget: Budget) -> bool:
-    """Pause; whether it yielded."""
+    """Pause, and return whether the pause yielded."""
     rounds = 0
 
     def goes_round() -> None:
@@ -263,7 +263,7 @@ async def test_every_turn_is_counted_and_the_last_of_them_looks_at_the_clock() -
 
 async def test_a_run_yields_once_its_slice_is_over_and_not_before() -> None:
     budget, clock = a_budget()
-    assert not await pause(budget)  # the loop has gone round since the last look: a run begins
+    assert not await pause(budget)  # the loop has run since the last look, so a new run begins
     clock.now_s += 0.0625
     assert not await pause(budget)
     clock.now_s += 0.0625
@@ -308,7 +308,7 @@ async def test_there_are_two_looks_in_a_slice_whatever_a_turn_costs(
     await budget.pause()
     clock.now_s += spent_s
     await budget.pause()
-    assert budget.left in (left, max(left - 1, 1))  # the clock's own rounding
+    assert budget.left in (left, max(left - 1, 1))  # rounding of the clock
     size = budget.left
     for _ in range(size - 1):
         await budget.spend()
@@ -321,7 +321,7 @@ async def test_what_a_turn_costs_is_taken_from_the_last_look() -> None:
     clock.now_s += 0.8
     await budget.pause()
     size = budget.left
-    clock.now_s += 0.05  # half a slice for as many as there were
+    clock.now_s += 0.05  # half a slice for the same number of turns
     await budget.pause()
     assert budget.left in (size - 1, size)
     clock.soon.pop()()

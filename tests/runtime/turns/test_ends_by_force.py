@@ -1,4 +1,5 @@
-"""What runs when a stopping silo has waited for `drain_s`, and grains that end as they begin."""
+"""Turns that still run when a stopping silo has waited for `drain_s`, and grains that end as they
+begin."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class Plain(Grain):
         await stay(name)
 
     async def through(self, name: str) -> None:
-        """Two turns in one task."""
+        """Run two turns in one task."""
         try:
             await self.grain(Open, "inner").plain(name)
         except SiloUnavailable:
@@ -120,7 +121,7 @@ async def test_an_interleaving_turn_that_is_ended_gives_its_task_back() -> None:
             try:
                 await silo.grain(Plain, "a").interleave("i")
             except SiloUnavailable as error:
-                await asyncio.sleep(0)  # not cancelled any more
+                await asyncio.sleep(0)  # the task is not cancelled any more
                 return str(error), task.cancelling()
             return "", -1
 
@@ -142,11 +143,11 @@ async def test_turns_in_one_task_are_ended_as_one() -> None:
     assert LOG == ["+in", "-in"]
 
 
-# --- ends that are asked for in on_activate ------------------------------------------------------
+# --- ends requested in on_activate ---------------------------------------------------------------
 
 
 class Brief(Grain):
-    """Leaves as soon as it may."""
+    """Requests its end in `on_activate`."""
 
     count = state(int)
 
@@ -180,7 +181,7 @@ class Brief(Grain):
 
 @grain(placement=PREFER_LOCAL)
 class BriefAtHome(Brief):
-    """The same, where it is asked."""
+    """The same, activated in the calling silo."""
 
 
 @grain(reentrant=True)
@@ -189,7 +190,7 @@ class BriefOpen(Brief):
 
 
 class BriefFromBirth(Grain):
-    """Asks in its constructor, and has no hook: made without a task."""
+    """Requests its end in the constructor. Without a hook it is made without a task."""
 
     def __init__(self) -> None:
         LOG.append("activate")
@@ -251,7 +252,7 @@ async def test_a_grain_that_leaves_at_once_goes_though_its_caller_gave_up() -> N
 
 
 class Conflicting(Grain):
-    """What it has in memory is not what is stored, from the start."""
+    """Has a conflict between memory and store from the start."""
 
     count = state(int)
 

@@ -1,4 +1,4 @@
-"""The life of an activation: start, failed start, end on request, when idle, at a stop."""
+"""The life of an activation: start, failed start, and end on request, when idle or at a stop."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Living(Grain):
 
 @grain(placement=PREFER_LOCAL)
 class Settled(Living):
-    """The same, placed where it is first called."""
+    """The same, activated in the calling silo."""
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ async def test_a_failing_constructor_is_a_failing_start(silo: Silo) -> None:
 
 
 class Careless(Grain):
-    """Its tasks do what they should not."""
+    """Its tasks break the rules."""
 
     async def stays(self) -> None:
         async def work() -> None:
@@ -489,9 +489,9 @@ SCAN_S = 1.0
 
 
 def while_scanned(main: Callable[[Silo, Silo], Awaitable[None]]) -> None:
-    """Run a test in the first of two silos, in virtual time, a scan after each `SCAN_S`.
+    """Run a test in the first of two silos in virtual time, with a scan after each `SCAN_S`.
 
-    It begins between two scans, so that so many scans happen while it sleeps for so many `SCAN_S`.
+    The test begins between two scans, so a sleep of n times `SCAN_S` contains n scans.
     """
     options = RuntimeOptions(collect_every_s=SCAN_S, idle_after_s=SCAN_S / 2)
 
@@ -510,7 +510,7 @@ def while_scanned(main: Callable[[Silo, Silo], Awaitable[None]]) -> None:
 
 
 def idle_ends() -> int:
-    """How many activations were collected."""
+    """Count the collected activations."""
     return LOG.count("deactivate IDLE")
 
 
@@ -569,7 +569,7 @@ def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected() -> Non
         GATES["s"].set()
         assert [*await calls] == ["s", 2]
         await asyncio.sleep(SCAN_S / 4)
-        assert not idle_ends()  # nor was its end only put off
+        assert not idle_ends()  # its end was not postponed either
 
     while_scanned(main)
 
@@ -610,7 +610,7 @@ def test_many_idle_activations_are_collected_together() -> None:
 
 
 def test_collection_keeps_its_times_in_a_running_silo() -> None:
-    """In virtual time: collected between one and two `idle_after`, used ones never."""
+    """Unused activations are collected after one to two times `idle_after`, and used ones never."""
 
     async def driver(sim: Simulation) -> list[float]:
         host = sim.host("one")

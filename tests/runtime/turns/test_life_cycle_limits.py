@@ -1,4 +1,4 @@
-"""No activation stays longer in its start or its end than the limits say, whatever its hooks do."""
+"""No activation stays in its start or end longer than the limits, whatever its hooks do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millstream.runtime.turns import catalog
 LATE = "does not end although it was cancelled; it is left behind"
 LOG: list[str] = []
 HOOKS: dict[str, Callable[[], object]] = {}
-ENDED: list[asyncio.Event] = []  # what lets hooks end at last that ignore their cancellation
+ENDED: list[asyncio.Event] = []  # ends the hooks that ignore their cancellation
 
 
 class Odd(BaseException):
@@ -53,7 +53,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 async def stays() -> None:
-    """Ignore every cancellation, until the test lets it end."""
+    """Ignore every cancellation until the test ends it."""
     while not ENDED[0].is_set():
         with suppress(asyncio.CancelledError):
             await ENDED[0].wait()
@@ -138,7 +138,7 @@ async def test_a_start_that_ignores_its_cancellation_is_left_behind(
             await ref.ok()
         assert f"Living/stays in start: on_activate {LATE}" in caplog.text
         assert count(silo) == 0
-        ENDED[0].set()  # it ends at last, which changes nothing
+        ENDED[0].set()  # the hook ends late, which changes nothing
         assert await ref.ok() == "ok" and count(silo) == 1
 
 

@@ -1,4 +1,4 @@
-"""Runners: pieces of work in tasks that are used again."""
+"""Runners: work in tasks that are used again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE: contextvars.ContextVar[str] = contextvars.ContextVar("note", default="")
 
 
 class Log:
-    """What has run, in which task."""
+    """Records the work that has run, and its tasks."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -81,7 +81,7 @@ async def test_of_many_pieces_that_suspend_ever_more_begin_in_a_turn(runners: Ru
         begun.append(number)
         await gate.wait()
 
-    for _ in range(2):  # the second time, runners are parked
+    for _ in range(2):  # in the second round there are parked runners
         begun.clear()
         gate.clear()
         for number in range(60):

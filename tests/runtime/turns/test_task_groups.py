@@ -91,7 +91,7 @@ async def group_in_a_timeout() -> int:
 
 
 async def timeouts() -> int:
-    """An inner and an outer one that are over at the same time."""
+    """An inner and an outer timeout that pass at the same time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(0.01):
             try:
@@ -167,13 +167,13 @@ class Worker(Grain):
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            async with asyncio.TaskGroup() as group:  # in which nothing fails
+            async with asyncio.TaskGroup() as group:  # nothing fails in it
                 group.create_task(asyncio.sleep(0))
             LOG.append("swallowed")
         return "late"
 
     async def swallow_in_order(self) -> str:
-        """As code that really means it: the request is taken back."""
+        """Take the request back, as code must that swallows a cancellation on purpose."""
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -236,7 +236,7 @@ def worker(cluster: LocalCluster, where: str) -> Worker:
 
 
 async def contended(ref: Worker, body: str) -> int:
-    """The turn is handed over by the one before it."""
+    """Call while the grain is busy, so that the turn before hands over."""
     holding = asyncio.ensure_future(ref.hold())
     await spin()
     waiting = asyncio.ensure_future(ref.plain(body))
@@ -313,7 +313,7 @@ async def test_a_method_of_a_system_target_may_handle_groups(
         assert await calls.ask("x", "$clerk", "", Clerk.target_specs["file"], (body,)) == 1
 
 
-# --- cancellations that somebody asked for are kept ----------------------------------------------
+# --- requested cancellations are kept ------------------------------------------------------------
 
 
 @WHERE

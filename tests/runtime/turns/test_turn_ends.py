@@ -1,4 +1,4 @@
-"""How turns end that were cancelled, came too late, or were never heard of again."""
+"""The ends of turns that were cancelled, were too late, or never ran."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Desk(Grain):
         return "late"
 
     async def child_swallows(self) -> None:
-        """A task of the turn calls on within the turn's deadline, and the callee swallows it."""
+        """Let a task of the turn make a call within the turn's deadline, which the callee
+        swallows.
+        """
 
         async def child() -> None:
             try:
@@ -72,7 +74,7 @@ class Desk(Grain):
         await asyncio.Event().wait()
 
     async def leaves_a_task(self, seconds: float) -> None:
-        """Its task calls on, long after this turn has ended."""
+        """Leave a task that makes a call long after this turn has ended."""
 
         async def later() -> None:
             await asyncio.sleep(2 * seconds)
@@ -88,7 +90,7 @@ class Desk(Grain):
         await asyncio.sleep(4 * seconds)
 
     async def child_calls(self, key: str) -> None:
-        """A task of the turn calls twice; both calls are the turn's."""
+        """Let a task of the turn make two calls, which both belong to the turn."""
 
         async def child() -> None:
             await self.grain(Desk, "other").ok()
@@ -204,7 +206,7 @@ async def test_a_coroutine_that_is_closed_while_it_waits_leaves_the_grain_to_oth
     staying = asyncio.create_task(desk.stay())
     await spin()
     waiting: Coroutine[Any, Any, str] = desk.ok()
-    waiting.send(None)  # as a task does; it waits for its turn now
+    waiting.send(None)  # as a task does, and then the call waits for its turn
     waiting.close()
     GATE.set()
     await staying
@@ -249,14 +251,14 @@ async def test_a_call_ends_with_its_silo_though_the_search_for_its_grain_never_b
         one = cluster.silos[0]
         call = asyncio.ensure_future(one.grain(Desk, "somewhere").ok())
         await asyncio.sleep(0)
-        one.assembly.engine.tasks.cancel()  # the search was started, and has not run
+        one.assembly.engine.tasks.cancel()  # the search was started, but has not run
         await one.kill()
         async with asyncio.timeout(5):
             with pytest.raises(SiloUnavailable):
                 await call
 
 
-# --- whose deadline ------------------------------------------------------------------------------
+# --- the deadline of a task ----------------------------------------------------------------------
 
 
 def test_a_task_that_outlives_its_turn_has_no_deadline_of_its_callers() -> None:
@@ -300,7 +302,7 @@ async def test_a_chain_of_calls_is_as_long_as_it_may_be_whatever_silos_it_passes
         await start.deep("two-", "one-", 59)
 
 
-# --- who waited for whom -------------------------------------------------------------------------
+# --- the grains in a time-out's error ------------------------------------------------------------
 
 
 @pytest.mark.one_in(2)
@@ -312,7 +314,8 @@ async def test_a_remote_time_out_names_the_grain_and_what_it_waited_for(
     staying = asyncio.create_task(home.grain(Desk, "a").stay())
     await spin()
     runtime: Any = other if where == "silo" else pair.client
-    # the callee had 0.75 s, and says what the caller allowed, less what it took to send the call
+    # The callee has a minimum of 0.75 s. The error names the caller's limit less the time of
+    # sending.
     match = r"Desk/a: .*Desk\.ok .*\(at most 0\.(8|7[6-9]) s\).*waited for Desk/a, .*Desk\.stay"
     with pytest.raises(CallTimeout, match=match):
         await with_options(runtime.grain(Desk, "a"), timeout=0.8).ok()
@@ -331,7 +334,7 @@ async def test_a_remote_time_out_of_one_that_runs_names_the_grain(pair: LocalClu
 async def test_of_two_that_wait_for_each_other_in_tasks_who_gives_up_names_the_other(
     silo: Silo, impatient: str
 ) -> None:
-    # the turn of the one ends with its time, and with that the other is answered
+    # The timeout ends one turn, and so the other call gets its answer.
     other = "ab".replace(impatient, "")
     calls = {
         key: asyncio.ensure_future(

@@ -109,7 +109,7 @@ class OpenHouse(Grain):
 
 @grain(placement=PREFER_LOCAL)
 class Hopper(Grain):
-    """Calls the grains whose keys it is given, one after the other, each through the last."""
+    """Calls grains along a path of keys, each from the one before."""
 
     async def follow(self, path: list[str]) -> str:
         if not path:
@@ -221,7 +221,7 @@ async def test_a_waiting_call_is_handed_the_turn_in_its_own_task(silo: Silo) -> 
 
 
 def context_values() -> dict[contextvars.ContextVar[Any], object]:
-    """What the running task has in its context."""
+    """Return the context variables of the running task."""
     found = contextvars.copy_context().items()
     return {variable: value for variable, value in found if value is not None}
 
@@ -303,7 +303,7 @@ async def test_always_interleave_starts_beside_an_exclusive_turn(silo: Silo) -> 
     await until(lambda: LOG == ["+one", "+peek"])
     GATES["one"].set()
     await first
-    # everything that runs is always-interleave: an ordinary request starts
+    # all running turns are always-interleave, so an ordinary request starts
     assert await room.quick("q") == "q"
     assert not peek.done()
     GATES["peek"].set()
@@ -455,7 +455,7 @@ async def test_requests_start_in_the_order_sent_to_a_grain_that_is_not_placed_ye
 async def test_requests_start_in_the_order_sent_while_the_connection_opens(
     pair: LocalCluster, key: str
 ) -> None:
-    # one request per loop iteration, so that some are sent just as the connection becomes ready
+    # One request per loop iteration, so some are sent just as the connection becomes ready.
     room = pair.client.grain(Room, key)
     tasks: list[asyncio.Task[str]] = []
     while not any(task.done() for task in tasks) and len(tasks) < 2000:
@@ -591,7 +591,7 @@ async def test_a_chain_that_is_too_long_is_refused_and_everything_works_again() 
     options = RuntimeOptions(chain_turns_max=50)
     async with Silo(grains=[Hopper], options=options) as silo:
         assert await silo.grain(Hopper, "d").down(49) == 49
-        for _ in range(2):  # once on new activations, once on idle ones
+        for _ in range(2):  # first on new activations, then on idle ones
             with pytest.raises(CallError, match="chain_turns_max 50"):
                 await silo.grain(Hopper, "d").down(60)
         assert await silo.grain(Hopper, "d").down(49) == 49

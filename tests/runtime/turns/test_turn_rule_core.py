@@ -1,4 +1,4 @@
-"""The turn rule and its mailbox by themselves: one event, and all that it changes."""
+"""The turn rule and its mailbox alone: one event, and all its effects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_request(kind: str = "plain") -> Request:
 
 
 class Entry:
-    """Waits, and writes down what it is told."""
+    """A waiting entry that records its notifications."""
 
     def __init__(self, kind: str = "plain", takes: bool = True) -> None:
         self.request = a_request(kind)
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Ended:
-    """An owner that notes whom it was to end."""
+    """An owner that records the requested ends."""
 
     def __init__(self) -> None:
         self.ends: list[DeactivationReason] = []
@@ -85,13 +85,13 @@ def ends_of(activation: Activation) -> list[DeactivationReason]:
 
 
 def running(kind: str, state: State = State.VALID) -> tuple[Activation, Request]:
-    """An activation in which one turn runs."""
+    """Return an activation in which one turn runs."""
     activation, request = an_activation(state), a_request(kind)
     activation.enter(request)
     return activation, request
 
 
-# --- what it begins with, and questions ----------------------------------------------------------
+# --- the initial state, and questions ------------------------------------------------------------
 
 
 def test_an_activation_begins_gated_and_used_and_lets_nobody_in() -> None:
@@ -435,7 +435,9 @@ def test_who_gives_up_twice_counts_once_and_is_dropped_when_half_have_given_up()
 
 
 def waiting_for_bytes(*kinds: str) -> tuple[Activation, WaitingBytes, list[Entry]]:
-    """An activation in which a turn runs, and calls of 40 bytes wait; 100 bytes may."""
+    """Return an activation with a running turn and waiting calls of 40 bytes. The limit is 100
+    bytes.
+    """
     activation, _ = running("plain")
     account = activation.kind.waiting_bytes = WaitingBytes(100, 1_000)
     entries = [Entry(kind) for kind in kinds]
@@ -520,7 +522,8 @@ async def test_tasks_of_an_activation_are_told_to_end_and_counted_if_they_do_not
     for task in tasks:
         box.own(task)
     await asyncio.sleep(0)
-    assert await box.end_tasks(0.0) in (1, 2)  # at once: whoever has not run yet has not ended
+    # with no wait, a task that has not run yet has not ended
+    assert await box.end_tasks(0.0) in (1, 2)
     await is_asked.wait()
     await asyncio.sleep(0)
     assert list(box.tasks) == tasks[:1]
@@ -530,7 +533,7 @@ async def test_tasks_of_an_activation_are_told_to_end_and_counted_if_they_do_not
     assert not box.tasks
 
 
-# --- what a grain asks of its activation ---------------------------------------------------------
+# --- the activation as its grain sees it ---------------------------------------------------------
 
 
 def test_an_activation_tells_where_it_is_and_what_it_is_called() -> None:
@@ -590,7 +593,8 @@ async def test_a_task_is_of_the_activation_until_it_ends_and_none_starts_afterwa
     late = seven()
     with pytest.raises(NotInCluster, match="no task can start"):
         activation.start_task(late)
-    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED  # nobody hears that it never ran
+    # closed, so there is no warning that it never ran
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
 
 
 def test_nothing_is_taken_where_it_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The turn rule beside a model of plain lists: random events, and both agree after each."""
+"""The turn rule compared with a model of plain lists after each random event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millstream.runtime.turns.request import Request
 
 
 class Entry:
-    """A waiting entry that writes down what happens to it."""
+    """A waiting entry that records its events."""
 
     def __init__(self, machine: RuleBesideModel, name: int, kind: str) -> None:
         spec: Any = SimpleNamespace(label=kind, is_read_only=kind == "read")
@@ -51,7 +51,7 @@ class Entry:
 
 
 class RuleBesideModel(RuleBasedStateMachine):
-    """An activation beside lists: who runs and who waits."""
+    """An activation compared with lists of running and waiting entries."""
 
     running = Bundle("running")
     waiting = Bundle("waiting")
@@ -94,7 +94,7 @@ class RuleBesideModel(RuleBasedStateMachine):
         return kind == "read" and set(kinds) == {"read"}
 
     def model_admit(self) -> list[int]:
-        """Who starts now, in order; the scan goes on past those that may not."""
+        """Return the entries that start now, in order. The scan skips those that may not start."""
         started = []
         for entry in list(self.model_waiting):
             if self.may_start(entry.kind):
@@ -144,12 +144,12 @@ class RuleBesideModel(RuleBasedStateMachine):
             self.model_waiting.remove(entry)
             self.activation.withdraw(entry)
         elif not entry.takes:
-            # its grant was refused meanwhile; its task wakes up and withdraws it all the same
+            # Its grant was refused in the meantime, but its task still wakes up and withdraws it.
             self.activation.withdraw(entry)
 
     @rule(entry=waiting)
     def caller_goes_away_without_a_word(self, entry: Entry) -> None:
-        """As when a task is cancelled and has not run yet: the entry refuses its grant."""
+        """The entry refuses its grant, as when its task is cancelled and has not run yet."""
         if entry in self.model_waiting:
             entry.takes = False
 

@@ -30,7 +30,7 @@ NIL = msgspec.Raw(b"\xc0")
 
 
 class FakeLink:
-    """Keeps what is written; is full when the test says so."""
+    """Keeps the written messages. The test decides when it is full."""
 
     peer = "somewhere:1"
 
@@ -61,7 +61,7 @@ class FakeLink:
                 self.receiver.writable(False)
 
     def drain(self) -> None:
-        """The other end has taken everything, and takes more."""
+        """The other end has read everything, and reads on."""
         self.full_at, self.waiting_bytes = None, 0
         self.receiver.writable(True)
 
@@ -75,12 +75,12 @@ class FakeLink:
         self.ended = self.ended or "aborted"
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """What was written of a kind of message."""
+        """Return the written messages of a kind."""
         return [message for message in self.messages if isinstance(message, kind)]
 
 
 class Waits:
-    """An `AnswerReceiver` that keeps what it is told."""
+    """An `AnswerReceiver` that records its answers."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -99,7 +99,7 @@ class Waits:
 
 
 class Office:
-    """Takes calls and greetings, and keeps them; refuses kinds that begin with `no`."""
+    """Records calls and greetings, and refuses kinds that begin with `no`."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -128,7 +128,7 @@ class Office:
 
 
 def end_of(office: Office, secrets: Secrets = SECRET, **options: Any) -> LocalEnd:
-    """This process."""
+    """Return the end of this process."""
     loop = asyncio.get_running_loop()
     identity = Identity("dev", "here:1@1", True)
     settings, tasks = RuntimeOptions(**options), Tasks(loop, Context)
@@ -138,12 +138,12 @@ def end_of(office: Office, secrets: Secrets = SECRET, **options: Any) -> LocalEn
 
 
 def raw(*messages: Any) -> bytes:
-    """One frame."""
+    """Return one frame of messages."""
     return frame(encode_messages(list(messages)))
 
 
 def visitor(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
-    """A client that has connected and greeted."""
+    """Return the connection of a client after its greeting."""
     link, peer = FakeLink(), Peer(end_of(office, **options), "", lambda peer: None)
     peer.attach(link)
     hello = hello_of(Identity("dev", "client-1", False), RuntimeOptions(), Env())
@@ -153,7 +153,7 @@ def visitor(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
 
 
 def outgoing(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
-    """A connection to a silo, greeted."""
+    """Return a connection to a silo after the greeting."""
     link, peer = FakeLink(), Peer(end_of(office, **options), "there:1@1", lambda peer: None)
     peer.attach(link)
     own = hello_of(Identity("dev", "there:1@1", True), RuntimeOptions(), Env())
@@ -166,7 +166,7 @@ def outgoing(office: Office, **options: Any) -> tuple[Peer, FakeLink]:
 
 
 def call(call_id: int = 0, **changes: Any) -> Call:
-    """A call, as it is on the wire."""
+    """Return a call in the form of the wire."""
     fields: dict[str, Any] = {
         "kind": "Desk",
         "key": "a",

@@ -1,4 +1,4 @@
-"""Addresses: what one prints, another reads; who is at the door."""
+"""Addresses: reading and printing them, and the addresses of connecting peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that close as they open: what was not sent goes another way."""
+"""Connections that close as they open. Unsent messages go another way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 
 def close_as_they_open(engine: CallEngine, times: int) -> list[str]:
-    """Outgoing connections close when those who waited were woken, and have not run yet."""
+    """Close outgoing connections after their waiting calls were woken, before the calls run."""
     closed: list[str] = []
     welcome = engine.end.welcome
     greeted = welcome.on_greeted
@@ -105,7 +105,7 @@ async def test_a_call_that_was_not_written_when_its_connection_broke_is_made_aga
 
 
 async def test_a_silo_that_stops_is_asked_on_a_new_connection(cluster: LocalCluster) -> None:
-    """It says goodbye as soon as it knows who comes; who comes has a question all the same."""
+    """The silo says goodbye right after the greeting, but the questions are still answered."""
     one, two = cluster.silos
     drop_connections(one.assembly.engine)
     two.assembly.visitors.say_goodbye()
@@ -117,7 +117,7 @@ async def test_a_silo_that_stops_is_asked_on_a_new_connection(cluster: LocalClus
 
 
 def close_as_they_are_found(silo: Silo) -> list[str]:
-    """The next connection that a search finds closes before those who wait go on."""
+    """Close the next connection that a search finds before the waiting calls continue."""
     closed: list[str] = []
     searches = silo.assembly.router._searches
     tell = searches._tell

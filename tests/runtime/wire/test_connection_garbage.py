@@ -1,4 +1,4 @@
-"""Bytes that are not ours: that connection is closed, with a reason in the log; others go on."""
+"""Foreign bytes close their connection with a reason in the log. Other connections continue."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_every_message_survives_the_wire() -> None:
 
 
 class FakeLink:
-    """A link that remembers what is done to it."""
+    """A link that records its calls."""
 
     peer = "somewhere:1"
     waiting_bytes = 0
@@ -244,7 +244,9 @@ class Stranger:
         self._writer.write(data)
 
     async def receive(self) -> list[Any]:
-        """Messages of the next frames; empty once the silo closed the connection."""
+        """Return the messages of the next frames, or an empty list once the silo closed the
+        connection.
+        """
         while True:
             try:
                 async with asyncio.timeout(3):
@@ -463,7 +465,7 @@ async def test_garbage_between_silos_breaks_calls_and_the_next_connection_works(
         before = two.assembly.peers.list_known()
         for peer in list(one.assembly.visitors.inbound):
             peer.on_received(b"\xff" * 8)
-        # until the other side has noticed, a call may be sent into the broken connection
+        # a call may still use the broken connection until the other side notices
         await until(lambda: all(peer.is_closed for peer in before))
         for i in range(20):
             assert await two.grain(Echo, f"{i}").echo("x") == "x"

@@ -1,4 +1,4 @@
-"""What one connection may cost: bytes that wait, answers that nobody takes, floods, silences."""
+"""The costs of one connection: waiting bytes, answers that nobody reads, floods and silences."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_calls_for_a_peer_that_does_not_read_are_bounded_by_bytes() -> Non
         peer.writer.send_call(call(body=body(10 * KB)), Waits())
     assert caught.value.limit_name == "peer_bytes_max"
     await turn()
-    assert len(link.of(Call)) < 9  # what the link does not take stays, and counts
+    assert len(link.of(Call)) < 9  # messages that the link does not take stay, and count
     with pytest.raises(Overloaded):
         peer.writer.send_one_way(call(body=body(90 * KB)))
     link.drain()
@@ -89,7 +89,7 @@ async def test_those_that_wait_for_a_full_link_are_bounded_by_bytes_and_give_the
     peer.writable(True)
     await asyncio.gather(*waits)
     peer.writable(False)
-    last = asyncio.create_task(peer.writer.ready(100 * KB))  # as much as may wait at all
+    last = asyncio.create_task(peer.writer.ready(100 * KB))  # the maximum that may wait
     await turn()
     peer.writable(True)
     await last
@@ -315,7 +315,7 @@ async def test_headers_that_are_not_text_are_refused_where_they_are_sent(headers
 
 
 def unreadable(call_id: int) -> bytes:
-    """A call in a frame whose key is not UTF-8."""
+    """Return a frame with a call whose key is not UTF-8."""
     good = encode_messages([call(call_id, key="keykey")])[1:]
     return good.replace(b"keykey", b"key\xff\xffy")
 
@@ -377,7 +377,7 @@ async def test_a_frame_of_too_many_messages_ends_the_connection(count: int, is_t
 
 async def test_the_other_end_says_how_many_messages_it_takes() -> None:
     peer, link = outgoing(Office(), batch_messages_max=500)
-    for _ in range(200):  # it takes 64
+    for _ in range(200):  # the other end takes 64 messages per frame
         peer.writer.send_call(call(), Waits())
     await turn()
     assert sum(link.counts) == 200 + 2 and max(link.counts) == 64
@@ -421,7 +421,7 @@ async def test_a_visitor_that_is_read_far_ahead_is_not_read_any_more() -> None:
     assert link.is_reading
 
 
-# --- answers that nobody takes --------------------------------------------------------------------
+# --- answers that nobody reads --------------------------------------------------------------------
 
 
 def answer_all(peer: Any, office: Office, size: int) -> None:
@@ -438,7 +438,7 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_until_it_do
     answer_all(peer, office, 20 * KB)
     await turn()
     assert not link.is_reading
-    peer.on_received(raw(call(11)))  # what was read already waits
+    peer.on_received(raw(call(11)))  # calls that were already read wait
     await turn()
     assert office.calls == [] and not link.ended
     link.drain()
@@ -485,11 +485,12 @@ def test_a_silence_is_counted_in_looks() -> None:
     silence = Silence()
     assert silence.look(False, 0, 100) == 1
     assert silence.look(True, 0, 100) == 0
-    assert [silence.look(False, 0, 200 + n) for n in range(3)] == [1, 2, 3]  # the system took it
-    assert silence.look(False, 50, 300) == 0  # it was full, and took some
+    # the system took the bytes
+    assert [silence.look(False, 0, 200 + n) for n in range(3)] == [1, 2, 3]
+    assert silence.look(False, 50, 300) == 0  # the link was full, and took some bytes
     assert silence.look(False, 50, 300) == 1
     assert silence.look(False, 40, 300) == 0
-    assert silence.look(False, 90, 350) == 1  # more waits, and none was taken
+    assert silence.look(False, 90, 350) == 1  # more bytes wait, and none was taken
 
 
 async def test_a_part_of_an_interval_counts_as_one() -> None:
@@ -509,7 +510,7 @@ async def test_a_part_of_an_interval_counts_as_one() -> None:
 
 async def test_an_end_that_is_silent_is_asked_and_then_closed() -> None:
     peer, link = visitor(Office(), ping_every_s=5.0, silent_after_s=15.0)
-    peer.check_pulse(3)  # it has greeted just now
+    peer.check_pulse(3)  # it has just greeted
     for _ in range(3):
         peer.check_pulse(3)
         await turn()
@@ -530,7 +531,7 @@ async def test_an_end_that_answers_lives() -> None:
 
 async def test_an_end_that_takes_what_is_written_lives() -> None:
     peer, link = visitor(Office())
-    link.waiting_bytes = 50  # at each look, though more was written
+    link.waiting_bytes = 50  # at each look the same number, though more was written
     for _ in range(10):
         peer.check_pulse(3)
         peer.writer.send(Ping(False))

@@ -1,4 +1,4 @@
-"""What all visitors of a silo may make it hold of frames that are not whole."""
+"""The memory for incomplete frames of all visitors of a silo is limited."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from millstream.runtime.wire.message import Ping
 
 MB = 1_000_000
 READ = bytes(256 * 1024)
-"""What one read of a socket gives at most."""
+"""The most bytes that one read of a socket gives."""
 
 
 class Visitor:
-    """A connection whose other end sends as long as it is read."""
+    """A connection whose other end sends as long as the silo reads."""
 
     def __init__(self, end: LocalEnd, name: str, *, is_silo: bool = False) -> None:
         self.link, self.sent_bytes = FakeLink(), 0
@@ -46,7 +46,7 @@ class Visitor:
         self.send(size.to_bytes(4, "little"))
 
     def send(self, data: bytes) -> bool:
-        """False: it is not read, or closed."""
+        """Send data. Returns False if the connection is closed or is not read."""
         if not (self.is_open and self.link.is_reading):
             return False
         self.peer.on_received(data)
@@ -59,7 +59,7 @@ def sent(visitors: list[Visitor]) -> int:
 
 
 async def test_strangers_that_send_most_of_large_frames_hold_a_named_number_of_bytes() -> None:
-    """16 connections that send 50 MB of 60 MB each made a silo hold 800 MB."""
+    """Without this limit, 16 connections with 50 MB of 60 MB each would take 800 MB."""
     end = end_of(Office(), partial_bytes_max=128 * MB)
     visitors = [Visitor(end, f"client-{number}") for number in range(100)]
     for one in visitors:
@@ -136,7 +136,7 @@ def test_a_frame_that_others_wait_for_arrives_in_time_or_its_connection_is_close
         next_one.begin(50 * MB)
         assert not next_one.link.is_reading
         await asyncio.sleep(9)
-        waiting.send(READ)  # a little now and then is not enough
+        waiting.send(READ)  # a little data now and then is not enough
         assert waiting.is_open
         await asyncio.sleep(2)
         assert not waiting.is_open and next_one.link.is_reading
@@ -188,7 +188,7 @@ async def test_frames_that_are_read_and_not_taken_are_bounded_in_bytes() -> None
 
 
 def test_bytes_that_come_one_by_one_cost_what_they_are() -> None:
-    """A list of single bytes cost 40 times as much."""
+    """A list of single bytes would take 40 times as much."""
     reader, count = FrameReader(MB), 200_000
     reader.feed(MB.to_bytes(4, "little"))
     tracemalloc.start()

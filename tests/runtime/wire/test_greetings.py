@@ -1,4 +1,4 @@
-"""Silos know each other by a secret; whatever else comes first, they greet nobody."""
+"""Silos prove a shared secret to each other. With any other first message, they greet nobody."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
     accepter.take([opener.own])
     (answer,) = accepter.take([proof])
     _, again = both()
-    again.take([opener.own])  # the same greeting, sent to it once more
+    again.take([opener.own])  # the same greeting on another connection
     with pytest.raises(HandshakeError):
         again.take([proof])
     mirrored = Handshake(hello("b:2@2"), SECRET, is_opener=False)
     mirrored.take([opener.own])
     with pytest.raises(HandshakeError):
-        mirrored.take([answer])  # what the other side said is no proof of this side
+        mirrored.take([answer])  # the proof of the other side is no proof of this side
 
 
 def test_a_proof_that_is_sent_back_proves_nothing() -> None:
@@ -105,7 +105,7 @@ def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
     with pytest.raises(HandshakeError, match="expected b:2@2, found c:3@3"):
         opener.take([hello("c:3@3")])
     opener, _ = both()
-    with pytest.raises(HandshakeError, match="expected b:2@2, found b:2@1"):  # an earlier one
+    with pytest.raises(HandshakeError, match="expected b:2@2, found b:2@1"):  # an earlier start
         opener.take([hello("b:2@1")])
     anyone = Handshake(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True, expected="b:2")
     anyone.take([hello("c:3@3")])
@@ -198,7 +198,7 @@ def test_a_client_that_has_a_membership_table_talks_to_silos_of_no_other_one(the
     own = hello("client-1", is_silo=False, table_id="one")
     client = Handshake(own, NO_SECRETS, is_opener=True, expected="b:2")
     silo = Handshake(hello("b:2@2", table_id=theirs), SECRET, is_opener=False)
-    if not theirs:  # a silo that does not tell
+    if not theirs:  # a silo that does not tell its table
         assert client.take([silo.own]) == [] and silo.take([own]) == []
         return
     text = r"b:2@2 follows membership table two, not one: give connect\(membership=\.\.\.\)"

@@ -1,4 +1,4 @@
-"""Who connects while a listener closes is answered or turned away, and forgotten by nobody."""
+"""A peer that connects while a listener closes is answered or turned away, and never forgotten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Address("127.0.0.1", 0)
 
 @pytest.mark.parametrize("iterations", range(8))
 async def test_who_connects_as_a_listener_closes_is_not_forgotten(iterations: int) -> None:
-    """The peer hears its end at once, from us or from the system."""
+    """The peer gets the end of its connection at once, from the listener or from the system."""
     links: list[Link] = []
     listener = await TcpTransport().listen(HERE, links.append)
     with socket.create_connection(listener.address) as peer:
@@ -37,11 +37,11 @@ async def test_who_connects_as_a_listener_closes_is_not_forgotten(iterations: in
             assert peer.recv(1) == b""
         except ConnectionResetError:
             pass
-    gc.collect()  # a transport that nobody closed would complain
+    gc.collect()  # an unclosed transport would warn here
 
 
 class Without(socket.socket):
-    """A listening socket in a process that has no descriptors left, for a while."""
+    """A listening socket in a process that has no free descriptors for a while."""
 
     times = 2
 
@@ -102,7 +102,7 @@ async def test_a_name_is_listened_at_where_all_its_addresses_are() -> None:
 async def test_a_family_that_the_machine_does_not_speak_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As of a name that has an address of IPv6 where there is none."""
+    """As for a name with an IPv6 address on a machine without IPv6."""
     create = socket.create_server
 
     def create_server(name: tuple[str, int], *, family: int, backlog: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Where the secret of a cluster comes from."""
+"""The sources of a cluster's secret."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def test_of_many_that_make_it_at_once_one_comes_first_for_all(
     found: list[bytes] = []
 
     def make(number: int) -> None:
-        secret = bytes([number % proposals]) * 32  # operators' secrets are derived, so alike
+        # operators' secrets are derived, and therefore equal
+        secret = bytes([number % proposals]) * 32
         found.append(secret_in_file(tmp_path / "secret", secret))
 
     threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]

@@ -67,7 +67,7 @@ class Desk(Grain):
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
     async with LocalCluster(silos=2, grains=[Desk], options=OPTIONS) as started:
-        for number in range(9):  # each grain at the first silo
+        for number in range(9):  # activates each grain in the first silo
             await started.silos[0].grain(Desk, f"{number}").where()
         yield started
 
@@ -82,7 +82,7 @@ async def test_the_call_above_the_limit_is_refused_and_the_others_end(
         runtime: Any = two if caller == "silo" else client
         held = [asyncio.create_task(runtime.grain(Desk, f"{n}").stay()) for n in range(LIMIT)]
         await until(lambda: len(STARTED) == LIMIT)
-        for number in (0, 7):  # one whose grain is busy, and one whose grain is idle
+        for number in (0, 7):  # a busy grain and an idle grain
             with pytest.raises(Overloaded, match=f"served_calls_max is {LIMIT}"):
                 await runtime.grain(Desk, f"{number}").stay()
         GATE.set()
@@ -91,11 +91,11 @@ async def test_the_call_above_the_limit_is_refused_and_the_others_end(
         assert len(STARTED) == LIMIT
 
 
-# --- one connection by itself ---------------------------------------------------------------------
+# --- one connection alone -------------------------------------------------------------------------
 
 
 class FakeLink:
-    """A link that keeps what is written."""
+    """A link that keeps the written messages."""
 
     peer = "somewhere:1"
     waiting_bytes = 0
@@ -144,7 +144,7 @@ def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
         WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES), table_id=table_id
     )
     peer.on_received(frame(encode_messages([hello])))
-    if is_silo:  # as one that knows the secret
+    if is_silo:  # as a silo that knows the secret
         stranger = Handshake(hello, silo.assembly.engine.end.secrets, is_opener=True)
         peer.on_received(frame(encode_messages(stranger.take(link.messages[:1]))))
     return peer, link
