@@ -1,5 +1,5 @@
-"""The index of priority queues in a real Spark session, beside a running cluster and of its
-data."""
+"""The index of priority queues in a real Spark session, compared with the queues of a running
+cluster."""
 
 from __future__ import annotations
 

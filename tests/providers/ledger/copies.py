@@ -196,7 +196,8 @@ class Copies:
         while True:
             await self.collect()
             before, calls = calls, sum(self.bookies.calls.values())
-            await asyncio.sleep(0.005 if calls > before else 0.5)  # often while entries are copied
+            # collects often while entries are copied
+            await asyncio.sleep(0.005 if calls > before else 0.5)
 
 
 Story = Callable[..., Coroutine[Any, Any, None]]

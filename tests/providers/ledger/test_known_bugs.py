@@ -141,7 +141,7 @@ def counted_before_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed_before_stored(patch: pytest.MonkeyPatch) -> None:
-    """#1591, in the model's driver."""
+    """#1591, in the model's driver: a change of bookies takes effect before it is stored."""
     post = Draft._change
 
     def change(self: Draft, who: int, core: AppendCore, term: int, wanted: Change) -> None:
@@ -183,7 +183,7 @@ def counted_for_the_next_bookie(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_that_do_not_fence(patch: pytest.MonkeyPatch) -> None:
-    """#2614, in the bookie."""
+    """#2614, in the bookie: reads do not fence."""
     patch.setattr(world, "fenced_by_read", lambda bookie, term: bookie)
 
 
@@ -203,7 +203,7 @@ class Unfencing:
 
 
 def reads_without_a_term(patch: pytest.MonkeyPatch) -> None:
-    """#2614, in the driver."""
+    """#2614, in the driver: reads carry no term."""
     begin = Attempt.__init__
 
     def begun(self: Attempt, context: HandleContext, found: record.LedgerRecord) -> None:
@@ -225,7 +225,7 @@ def no_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubt_is_absence(patch: pytest.MonkeyPatch) -> None:
-    """#2908, in the core."""
+    """#2908, in the core: an unknown entry counts as absent."""
     find = RecoveryCore.found
 
     def found(self: RecoveryCore, place: int, first: int, what: Found) -> list[Step]:

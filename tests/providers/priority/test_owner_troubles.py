@@ -241,7 +241,7 @@ def test_a_queue_that_takes_longer_to_open_than_a_call_may_is_opened_once() -> N
 
         rig.faults.on_before = slowly
         await rig.on(rig.host, rig.queue().enqueue(b"x"))
-        assert opened == 2 and rig.store._tables["q"].epoch == 1  # and one commit
+        assert opened == 2 and rig.store._tables["q"].epoch == 1  # the acquisition and one commit
 
     in_cluster(main)
 

@@ -266,7 +266,7 @@ async def test_a_start_leaves_nothing_that_is_watched(key: str) -> None:
         GATES["start"].set()
         assert await silo.grain(Desk, key).answer() == key
         deadlines = silo.assembly.turns.deadlines
-        await until(lambda: not deadlines.is_armed)  # it sweeps while anything is watched
+        await until(lambda: not deadlines.is_armed)  # deadlines are swept while anything is watched
 
 
 # --- deadlines over silos, in virtual time --------------------------------------------------------

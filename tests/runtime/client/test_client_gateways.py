@@ -528,7 +528,7 @@ def test_a_silo_that_joins_says_that_it_is_no_gateway_yet() -> None:
     run(driver, seed=7)
 
 
-# --- the list by itself ---------------------------------------------------------------------------
+# --- the list alone -------------------------------------------------------------------------------
 
 
 def test_given_addresses_come_last_and_in_their_order() -> None:

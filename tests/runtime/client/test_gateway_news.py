@@ -391,7 +391,7 @@ async def test_a_connection_that_is_closed_keeps_no_list() -> None:
     assert peer.writer._latest is None
 
 
-# --- the list by itself ---------------------------------------------------------------------------
+# --- the list alone -------------------------------------------------------------------------------
 
 
 def test_a_list_that_is_older_than_the_latest_changes_nothing() -> None:

@@ -125,7 +125,7 @@ def test_every_message_survives_the_wire() -> None:
     assert encode_messages(got) == encode_messages(sent)
 
 
-# --- a peer by itself ----------------------------------------------------------------------------
+# --- a peer alone --------------------------------------------------------------------------------
 
 
 class FakeLink:
