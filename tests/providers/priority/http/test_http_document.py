@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,6 +101,17 @@ def test_every_reference_leads_somewhere_and_nothing_is_described_for_nobody() -
     assert named <= DOCUMENT["components"]["schemas"].keys()
     queries = {"AfterName", "AfterSequence", "DepthQuery", "Peek", "RawMessage", "Version"}
     assert DOCUMENT["components"]["schemas"].keys() - named == queries
+
+
+def test_descriptions_do_not_have_the_indentation_of_the_source() -> None:
+    described = {
+        name: schema["description"]
+        for name, schema in DOCUMENT["components"]["schemas"].items()
+        if "description" in schema
+    }
+    assert sum("\n" in text for text in described.values()) > 5
+    indented = re.compile(r"^\s|\n[ \t]|\s$")
+    assert [name for name, text in described.items() if indented.search(text)] == []
 
 
 async def test_the_server_gives_the_document_that_it_serves_by() -> None:

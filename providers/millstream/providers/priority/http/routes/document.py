@@ -7,6 +7,7 @@ the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -81,6 +82,10 @@ class Schemas:
         refs, components = msgspec.json.schema_components(types, ref_template=REF)
         self._refs = dict(zip(types, refs, strict=True))
         self.components: dict[str, Any] = components
+        for schema in self.components.values():
+            if "description" in schema:
+                # the docstring of the type, which Python below 3.13 does not dedent
+                schema["description"] = cleandoc(schema["description"])
 
     def ref(self, kind: type[Any]) -> dict[str, Any]:
         return self._refs[kind]
