@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.providers.priority.http.desk import Desk, Reply, desk_of
 from tests.providers.priority.http.from_document import Call, calls, complaint
 
+from millstream.providers.priority import QueueSettings
 from millstream.providers.priority.http.routes.document import document_of
 from millstream.providers.priority.http.routes.table import ROUTES
 
@@ -112,6 +113,24 @@ def test_descriptions_do_not_have_the_indentation_of_the_source() -> None:
     assert sum("\n" in text for text in described.values()) > 5
     indented = re.compile(r"^\s|\n[ \t]|\s$")
     assert [name for name, text in described.items() if indented.search(text)] == []
+
+
+async def test_the_document_says_what_becomes_of_settings_that_are_left_out() -> None:
+    async with desk_of() as desk:
+        made = await desk.ask("PUT", "/v1/queues/q", json={"lease_ms": 5_000})
+        put = await desk.ask("PUT", "/v1/queues/q", json={"attempts": 7})
+        kept = await desk.ask("PATCH", "/v1/queues/q", json={"attempts": 7})
+    usual = QueueSettings()
+    assert (made.json["settings"]["lease_ms"], made.json["settings"]["attempts"]) == (
+        5_000,
+        usual.attempts,
+    )
+    assert put.status == 409, "these settings have another lease_ms, the default"
+    assert (kept.json["settings"]["lease_ms"], kept.json["settings"]["attempts"]) == (5_000, 7)
+    assert DOCUMENT["components"]["schemas"]["Settings"]["description"] == (
+        "Settings of a queue. "
+        "PATCH keeps the settings that the body omits; PUT uses their defaults."
+    )
 
 
 async def test_the_server_gives_the_document_that_it_serves_by() -> None:

@@ -210,6 +210,11 @@ class Version(Struct, forbid_unknown_fields=True):
     version: Number | UnsetType = UNSET
 
 
+SETTINGS = (
+    "Settings of a queue. PATCH keeps the settings that the body omits; PUT uses their defaults."
+)
+
+
 def settings_type() -> type[Any]:
     """The settings of a queue, each of them optional."""
     hints: dict[str, Any] = get_type_hints(QueueSettings)
@@ -219,7 +224,7 @@ def settings_type() -> type[Any]:
         named,
         forbid_unknown_fields=True,
         module=__name__,
-        namespace={"__doc__": "Settings of a queue; those that are left out stay as they are."},
+        namespace={"__doc__": SETTINGS},
     )
     return made
 
