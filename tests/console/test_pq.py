@@ -57,7 +57,7 @@ async def test_a_message_is_worked_at(desk: Desk) -> None:
         "enqueued film (pending)\n"
     )
     again = await desk.run("enqueue", "encode", "the film", "--id", "film", "--priority", "5")
-    assert again == "it was there before: film (pending)\n"
+    assert again == "already enqueued: film (pending)\n"
     await desk.run("enqueue", "encode", "more", "--id", "more", "--metadata", "a=b")
     head, row = (await desk.run("dequeue", "encode", "--wait", "5")).splitlines()
     assert head.split() == ["ID", "TOKEN", "ATTEMPT", "UNTIL", "METADATA", "PAYLOAD"]
@@ -66,9 +66,9 @@ async def test_a_message_is_worked_at(desk: Desk) -> None:
     assert extended.startswith("film: running, lease until ")
     assert await desk.run("complete", "encode", "film", "1.2") == "film: completed\n"
     done = await desk.run("complete", "encode", "film", "1.2")
-    assert done == "film: completed (it was before)\n"
+    assert done == "film: completed (no change)\n"
     assert await desk.run("dequeue", "encode", "--wanted", "a=c") == ""
-    assert desk.said == "nothing can be had\n"
+    assert desk.said == "no message is available\n"
 
 
 async def test_json_has_the_names_of_the_http_api(desk: Desk) -> None:
@@ -102,7 +102,7 @@ async def test_the_ways_in_which_work_ends(desk: Desk) -> None:
     assert await desk.run("cancel", "q", "c", "--reason", "late") == "c: canceled\n"
     assert await desk.run("requeue", "q", "a", "--new-id", "again") == "enqueued again (pending)\n"
     assert await desk.run("requeue", "q", "c") == "enqueued c~again-3 (pending)\n"
-    assert await desk.run("requeue", "q", "c") == "it was there before: c~again-3 (pending)\n"
+    assert await desk.run("requeue", "q", "c") == "already enqueued: c~again-3 (pending)\n"
     await desk.run("cancel", "q", "c~again-3")
     assert await desk.run("prioritise", "q", "again", "-7") == "again: pending\n"
     rows = (await desk.run("list", "q")).splitlines()
@@ -115,7 +115,7 @@ async def test_the_ways_in_which_work_ends(desk: Desk) -> None:
     ]
     assert (await desk.run("get", "q", "a")).splitlines()[-2].split() == ["reason:", "bad"]
     await desk.run("list", "q", "--count", "1")
-    assert desk.said == "there are more: --after 1\n"
+    assert desk.said == "there are more messages: --after 1\n"
     await desk.run("list", "q", "--count", "5")
     assert desk.said == ""
 
@@ -147,9 +147,9 @@ async def test_a_payload_is_in_the_one_json_value_if_that_is_asked_for(desk: Des
 
 async def test_queues_are_made_changed_and_deleted(desk: Desk) -> None:
     settings = ["--exclusive", "project", "--set", "lease_ms=5000", "--set", "shapes=a,b;c"]
-    assert await desk.run("create", "q", *settings) == "q: settings of version 1\n"
+    assert await desk.run("create", "q", *settings) == "q: settings have version 1\n"
     changed = await desk.run("configure", "q", "--set", "enqueue_blocked=yes")
-    assert changed == "q: settings of version 2\n"
+    assert changed == "q: settings have version 2\n"
     text = await desk.run("show", "q")
     told = dict(line.split(":", 1) for line in text.splitlines() if line)
     assert (told["enqueue_blocked"].strip(), told["shapes"].strip()) == ("yes", "a,b; c")
@@ -163,7 +163,7 @@ async def test_queues_are_made_changed_and_deleted(desk: Desk) -> None:
         await desk.run("ls", "--prefix", "x") == ""
         and await desk.run("ls", "--prefix", "q") == "q\n"
     )
-    assert "say --yes" in await desk.run("delete", "q", code=2)
+    assert "add --yes" in await desk.run("delete", "q", code=2)
     assert await desk.run("delete", "q", "--yes") == "deleted q\n"
     assert await desk.run("ls") == ""
 
@@ -182,10 +182,10 @@ async def test_the_depth_of_values(desk: Desk) -> None:
 
 WRONG = {
     ("get", "q", "m"): "PriorityQueueNotFound: queue 'q': ",
-    ("complete", "q", "m", "1"): "RequestInvalid: queue 'q': token is '1', not that of a lease",
+    ("complete", "q", "m", "1"): "RequestInvalid: queue 'q': token is '1', not a lease token",
     ("enqueue", "q", "x", "--priority", "soon"): "RequestInvalid: queue 'q': priority is 'soon', ",
     ("enqueue", "q", "@/nobody/has/it"): "FileNotFoundError: ",
-    ("create", "q", "--set", "lease=5"): "RequestInvalid: queue 'q': lease is no setting: ",
+    ("create", "q", "--set", "lease=5"): "RequestInvalid: queue 'q': lease is not a setting: ",
     ("create", "q", "--set", "limit=x"): "RequestInvalid: queue 'q': limit is 'x', not a whole",
     ("create", "q", "--set", "attempts=0"): "ConfigError: attempts is 0, ",
     ("create", "q", "--set", "enqueue_blocked=1x"): "RequestInvalid: queue 'q': enqueue_blocked",
@@ -205,10 +205,13 @@ async def test_what_is_wrong_is_said_in_a_line(
 
 LONE, DIGITS = "\udcff", "9" * 5_000
 ODD = {
-    "an id": (("complete", "q", LONE, "1.2"), "queue 'q': id is no text"),
-    "a reason": (("fail", "q", "m", "1.2", "--reason", LONE), "queue 'q': reason is no text"),
+    "an id": (("complete", "q", LONE, "1.2"), "queue 'q': id cannot be encoded in UTF-8"),
+    "a reason": (
+        ("fail", "q", "m", "1.2", "--reason", LONE),
+        "queue 'q': reason cannot be encoded",
+    ),
     "a long reason": (("fail", "q", "m", "1.2", "--reason", "x" * 2_000), "not 0 to 1024"),
-    "a prefix": (("ls", "--prefix", LONE), "prefix is no text"),
+    "a prefix": (("ls", "--prefix", LONE), "prefix cannot be encoded in UTF-8"),
     "a key": (("create", "q", "--exclusive", LONE), "exclusivity_key is "),
     "a number": (("create", "q", "--set", f"limit={DIGITS}"), "queue 'q': limit is '999"),
     "no setting": (("create", "q", "--set", DIGITS), "queue 'q': 999"),

@@ -37,7 +37,7 @@ UNKNOWN = object()
 """The outcome of a cancelled or failed call, which took effect, will take effect, or never does."""
 NEVER = inf
 """The end of a call with an unknown outcome."""
-NOBODY = "nobody took it"
+NOBODY = "no caller took it"
 LOOKS = (Get, Peek, Page)
 
 

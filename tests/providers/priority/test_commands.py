@@ -136,6 +136,6 @@ def test_a_command_with_a_request_is_done_once(command: Command) -> None:
 def test_a_mark_tells_requests_of_one_name_apart() -> None:
     core = opened()
     perform(core, 0, Enqueue("a", b"", 0, FOO), Request("s", 1, mark="x"))
-    for mark, was in (("", "'enqueue x' before, now it is a 'enqueue'"), ("y", "'enqueue y'")):
+    for mark, was in (("", "'enqueue x', and cannot be used for 'enqueue'"), ("y", "'enqueue y'")):
         with pytest.raises(RequestInvalid, match=was):
             perform(core, 0, Enqueue("a", b"", 0, FOO), Request("s", 1, mark=mark))

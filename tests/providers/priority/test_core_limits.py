@@ -196,7 +196,7 @@ def test_of_many_messages_one_that_is_another_refuses_all() -> None:
     core = made()
     with pytest.raises(MessageExists, match="exists with another body"):
         core.enqueue_many(0, [new("a"), new("m", payload=b"other")], True)
-    with pytest.raises(MessageExists, match="comes with two bodies"):
+    with pytest.raises(MessageExists, match="was given twice, with different bodies"):
         core.enqueue_many(0, [new("a"), new("a", payload=b"other")], True)
     assert core.is_drained
 
@@ -442,7 +442,7 @@ def test_settings_are_within_their_limits(name: str) -> None:
         ({"exclusivity_key": "\ud800"}, "exclusivity_key is .* not a text of 1 to"),
         ({"enqueue_blocked": 1}, "enqueue_blocked is 1, neither True nor False"),
         ({"dequeue_blocked": None}, "dequeue_blocked is None, neither True nor False"),
-        ({"limit": 2}, "limit is 2 of a queue without exclusivity_key"),
+        ({"limit": 2}, "limit is 2; without exclusivity_key, 1 at most"),
         ({"shapes": "ab"}, "shapes is 'ab'"),
         ({"shapes": ("ab",)}, "a shape is 'ab'"),
         ({"shapes": ((),)}, "a shape is"),
@@ -464,7 +464,7 @@ def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], text: str) 
         ({"exclusivity_key": ""}, "exclusivity_key", "is '', not a text"),
         ({"enqueue_blocked": 1}, "enqueue_blocked", "is 1, neither True nor False"),
         ({"shapes": ((),)}, "shapes", "a shape is"),
-        ({"limit": 3}, "limit", "is 3 of a queue without exclusivity_key"),
+        ({"limit": 3}, "limit", "is 3; without exclusivity_key, 1 at most"),
     ],
     ids=["attempts", "exclusivity_key", "enqueue_blocked", "shapes", "limit"],
 )

@@ -225,7 +225,7 @@ def test_the_limit_of_sessions_names_the_queue() -> None:
     sessions = Walk(1).sessions
     for name in "ab":
         sessions.remember(0, Request(name, 1), "dequeue", None)
-    with pytest.raises(Overloaded, match="queue 'q' remembers as many sessions as it may"):
+    with pytest.raises(Overloaded, match="queue 'q' remembers too many sessions"):
         sessions.find(0, Request("c", 1), "dequeue", SETTINGS)
 
 

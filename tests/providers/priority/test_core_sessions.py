@@ -101,7 +101,7 @@ def test_a_session_has_so_many_open_answers() -> None:
     core = opened(*(f"m{number}" for number in range(OPEN_MAX + 5)))
     for number in range(1, OPEN_MAX + 1):
         poll(core, Request("s", number))
-    with pytest.raises(SessionFull, match="64 open answers"):
+    with pytest.raises(SessionFull, match="64 unacknowledged answers"):
         poll(core, Request("s", OPEN_MAX + 1))
     assert poll(core, Request("s", OPEN_MAX)).leases, "one that is known is answered"
     assert poll(core, Request("s", OPEN_MAX + 1, acknowledged=1)).leases
@@ -140,7 +140,9 @@ def test_a_number_is_of_one_operation() -> None:
     core = opened("a")
     poll(core, Request("s", 1))
     enqueue = partial(core.enqueue, 0, MessageFields("b", b"", 0))
-    with pytest.raises(RequestInvalid, match="number 1 was a 'dequeue' before"):
+    with pytest.raises(
+        RequestInvalid, match="number 1 was used for 'dequeue', and cannot be used for 'enqueue'"
+    ):
         core.once(0, Request("s", 1), "enqueue", enqueue)
 
 
@@ -222,7 +224,7 @@ def test_messages_of_one_request_are_taken_once_with_whichever_others_they_come(
     assert batch(core, "dc", all_or_nothing=True) == [True, True]
     assert [view.id for view in core.read.page()] == ["z", "c", "d"]
     assert batch(core, "cb", number=2) == [False, True], "another request"
-    with pytest.raises(RequestInvalid, match="number 1 was a 'enqueue_many body' before"):
+    with pytest.raises(RequestInvalid, match="number 1 was used for 'enqueue_many body', "):
         core.enqueue_many_once(7, Request("s", 1), "enqueue_many other", [])
 
 
@@ -280,5 +282,5 @@ def test_of_two_messages_of_one_id_the_one_that_was_taken_is_so_again() -> None:
         core.sweep(10)
         assert ask() == before, "nothing tells of the message but the request"
         assert core.read.depth()[State.PENDING] == (number == 3)
-    with pytest.raises(MessageExists, match="message 'a' comes with two bodies"):
+    with pytest.raises(MessageExists, match="message 'a' was given twice, with different bodies"):
         core.enqueue_many_once(0, Request("s", 4), "many", [first, other], True)

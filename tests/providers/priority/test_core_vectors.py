@@ -374,7 +374,7 @@ def test_each_refusal_of_a_lease_has_a_class_of_its_own() -> None:
     first = take(core)
     core.release(1, "a", first.token)
     second = take(core, 2)
-    with pytest.raises(LeaseLost, match=r"queue 'encode': message 'a': .*2 came after it"):
+    with pytest.raises(LeaseLost, match=r"queue 'encode': message 'a': .*lease 2 followed"):
         core.complete(3, "a", first.token)
     for token in (LeaseToken(9, 9), LeaseToken(1, 9), LeaseToken(second.token.epoch, 9)):
         with pytest.raises(LeaseForeign):
@@ -382,7 +382,7 @@ def test_each_refusal_of_a_lease_has_a_class_of_its_own() -> None:
     with pytest.raises(LeaseForeign):
         core.complete(3, "b", second.token)
     core.complete(4, "a", second.token)
-    with pytest.raises(MessageFinished, match="completed and stays so"):
+    with pytest.raises(MessageFinished, match="completed, which is final"):
         core.fail(5, "a", second.token)
     with pytest.raises(MessageNotFound):
         core.complete(5, "c", second.token)

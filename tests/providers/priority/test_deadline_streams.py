@@ -271,7 +271,7 @@ def test_a_queue_that_is_deleted_is_made_again_with_the_options_of_its_streams()
             assert row.settings == wanted
         for configure in (work.queue.configure, priority_queue(work.client, f"{STREAMS}y").create):
             with pytest.raises(
-                RequestInvalid, match=r"shards is 2, the queue of a stream .* has 1"
+                RequestInvalid, match=r"shards is 2, but a queue of a stream .* has 1"
             ):
                 await work.on(work.host, configure(replace(wanted, shards=2)))
         with pytest.raises(PriorityQueueNotFound):

@@ -218,11 +218,11 @@ async def test_numbers_that_are_used_up_are_refused_and_not_given_again(
     queue = await store.acquire("q", SIMPLE)
     in_file(tmp_path, "UPDATE queue SET sequence = ?", SEQUENCE_MAX)
     queue = await store.acquire("q", SIMPLE)
-    with pytest.raises(StorageError, match="1099511627775 messages, the most"):
+    with pytest.raises(StorageError, match="1099511627775 messages, the maximum"):
         await queue.do(Enqueue("a", b"x", 1))
     in_file(tmp_path, "UPDATE sqlite_sequence SET seq = ? WHERE name = 'queue'", NUMBER_MAX)
     other = next(f"q{n}" for n in range(99) if file_index(f"q{n}") == file_index("q"))
-    with pytest.raises(StorageError, match="8388607 queues, the most"):
+    with pytest.raises(StorageError, match="8388607 queues, the maximum"):
         await store.acquire(other, SIMPLE)
     assert [name for (name,) in in_file(tmp_path, "SELECT name FROM queue")] == ["q"]
 

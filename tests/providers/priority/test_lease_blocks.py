@@ -91,7 +91,7 @@ async def test_a_retry_of_a_block_does_not_take_what_another_worker_has(
 async def test_a_lease_is_one_block_at_a_time(queue: PriorityQueue) -> None:
     lease = await leased(queue)
     async with lease:
-        with pytest.raises(RuntimeError, match="'m' in 'q'.* is a block already"):
+        with pytest.raises(RuntimeError, match="'m' in 'q'.* is already in use by a block"):
             async with lease:
                 pass
         assert (await queue.get("m")).state is State.RUNNING and not lease.is_lost

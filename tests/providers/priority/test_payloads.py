@@ -77,7 +77,7 @@ def test_a_queue_takes_bytes_up_to_its_limit_and_names_it() -> None:
     put(core, "a")
     put(core, "b")
     put(core, "c", b"x" * 500)
-    text = "it has 2500 bytes of payload, and 1 come: bytes_max is 2500"
+    text = "it has 2500 bytes of payload, and 1 more exceed the limit: bytes_max is 2500"
     with pytest.raises(PriorityQueueFull, match=text):
         put(core, "d", b"x")
     put(core, "e", b"")
@@ -102,7 +102,7 @@ def test_bytes_are_free_again_when_a_message_is_completed_or_collected() -> None
 def test_messages_that_come_together_are_refused_together() -> None:
     core = queue(bytes_max=1_999)
     news = [MessageFields(id, PAYLOAD, 1) for id in "ab"]
-    with pytest.raises(PriorityQueueFull, match="and 2000 come"):
+    with pytest.raises(PriorityQueueFull, match="and 2000 more exceed the limit"):
         core.enqueue_many(0, news, all_or_nothing=True)
     assert not core.read.page()
     many = core.enqueue_many(0, news)

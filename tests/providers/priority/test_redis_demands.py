@@ -100,7 +100,7 @@ def test_options_are_checked(options: dict[str, Any], text: str) -> None:
     [
         ("localhost:6379", "redis://host:port/db"),
         ("redis://:secret@h:x", "redis://host:port/db"),
-        ("redis://h/0?socket_timeout=3", "socket_timeout: RedisOptions"),
+        ("redis://h/0?socket_timeout=3", "socket_timeout: use RedisOptions"),
     ],
 )
 def test_addresses_are_checked_and_passwords_not_shown(address: str, text: str) -> None:

@@ -352,7 +352,9 @@ def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -
         assert await rig.on(rig.host, changes_lag_s(rig.client)) == 0.0
 
     relayed(main)
-    text = "outbox 0: changes are not relayed: StorageUnavailable: the disk sleeps; tried again"
+    text = (
+        "outbox 0: changes could not be relayed: StorageUnavailable: the disk sleeps; next attempt"
+    )
     assert text in caplog.text and "changes are relayed 1" in caplog.text
 
 
@@ -468,13 +470,13 @@ async def test_a_provider_that_may_lose_or_double_changes_is_refused() -> None:
     def streams() -> PersistentStreams:
         return PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
 
-    with pytest.raises(ConfigError, match="'default' has no DURABLE: "):
+    with pytest.raises(ConfigError, match="'default' lacks DURABLE, "):
         async with LocalCluster(grains=[], streams={"default": streams}, parts=parts):
             raise AssertionError
     with pytest.raises(ConfigError, match="no part named 'default'"):
         async with LocalCluster(grains=[], parts=parts):
             raise AssertionError
     parts = {"priority": lambda: PriorityQueues(store, changes="priority")}
-    with pytest.raises(ConfigError, match="PriorityQueues is no stream provider"):
+    with pytest.raises(ConfigError, match="PriorityQueues is not a stream provider"):
         async with LocalCluster(grains=[], parts=parts):
             raise AssertionError

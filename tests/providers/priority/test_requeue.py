@@ -126,7 +126,7 @@ def test_what_came_again_is_known_by_its_id_when_shards_are_others() -> None:
 def test_a_shard_that_is_being_added_makes_none_until_that_is_over() -> None:
     id = an_id(lambda id: own_ends(id, 2, 3)[:1] == [id + ENDS[0]] and home_of(id, 3) == 2)
     core = canceled(id, MORE, 2)
-    with pytest.raises(Moved, match="is to be offered to its former shard first"):
+    with pytest.raises(Moved, match="must be offered to its former shard first"):
         core.requeue(1, id)
     core.settle(2, MORE.layout)
     assert core.requeue(3, id).id == id + ENDS[0]

@@ -86,7 +86,7 @@ def test_a_queue_of_streams_has_one_shard() -> None:
     one = replace(FOUR, shards=1)
     assert at_creation(name, one) == one and change_settings(name, one, one, 9) == one
     assert at_creation("x", two) == two and change_settings("x", one, two, 9).shards == 2
-    match = "shards is 2, the queue of a stream provider has 1"
+    match = "shards is 2, but a queue of a stream provider has 1"
     with pytest.raises(RequestInvalid, match=match) as refused:
         at_creation(name, two)
     assert refused.value.field == "shards"
@@ -140,7 +140,7 @@ def test_a_former_shard_takes_a_value_as_long_as_it_has_unfinished_messages_of_i
 
 def test_a_new_shard_takes_what_was_offered_to_the_former_one_with_higher_tokens() -> None:
     core, value = core_of(1, GROWING), value_at(1, 2)
-    with pytest.raises(Moved, match="to be offered to its former shard first"):
+    with pytest.raises(Moved, match="must be offered to its former shard first"):
         core.enqueue(0, new("a", value))
     assert core.enqueue(0, new("a", value, 7)).is_changed
     (lease,) = core.dequeue(1, "w").leases
@@ -249,7 +249,7 @@ def test_a_list_comes_back_in_its_order_with_its_refusals() -> None:
             assert [getattr(one, "id", None) for one in found] == [
                 None if number == 3 else f"m{number}" for number in range(20)
             ]
-            with pytest.raises(RequestInvalid, match="all_or_nothing is for messages of one shard"):
+            with pytest.raises(RequestInvalid, match="all_or_nothing needs messages of one shard"):
                 await queue.enqueue_many(new, all_or_nothing=True)
             assert len(await queue.peek(100)) == 20
 
@@ -597,7 +597,9 @@ def test_messages_stay_where_they_are_and_new_ones_go_where_they_belong(
                 assert not (await queue.enqueue(b"x", priority=number, id=f"m{number}")).is_changed
             for number in range(60, 120):
                 await queue.enqueue(b"x", priority=number, id=f"m{number}")
-            with pytest.raises(SettingsConflict, match=f"still go from {before} to {after} shards"):
+            with pytest.raises(
+                SettingsConflict, match=f"still move from {before} to {after} shards"
+            ):
                 await queue.configure(replace(row.settings, shards=9))
             found = await queue.dequeue(worker="w", count=120)
             assert [lease.priority for lease in found] == list(range(120))

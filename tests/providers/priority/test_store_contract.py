@@ -360,7 +360,7 @@ async def test_a_request_that_comes_again_with_another_mark_is_refused(desk: Des
     queue = await desk.queue()
     assert await queue.do(Enqueue("a", b"x", 1), marked) == first
     for other in (Request("s", 1, 0, "of b"), Request("s", 1)):
-        with pytest.raises(RequestInvalid, match="number 1 was a 'enqueue of a' before") as found:
+        with pytest.raises(RequestInvalid, match="number 1 was used for 'enqueue of a', ") as found:
             await queue.do(Enqueue("b", b"x", 1), other)
         assert found.value.field == "number"
     with pytest.raises(RequestInvalid, match="mark has 65 bytes, not 0 to 64"):

@@ -75,7 +75,7 @@ async def ls(asked: Asked) -> None:
     found: list[str] = []
     async for name in priority_queues(asked.client, prefix, part=part):
         if len(found) == most:
-            print(f"there are more: --limit {most}", file=sys.stderr)
+            print(f"there are more than {most} names: raise --limit", file=sys.stderr)
             break
         found.append(name)
     asked.show(found, lambda: found)
@@ -112,7 +112,7 @@ async def configure(asked: Asked) -> None:
 
 def show_settings(asked: Asked, row: SettingsRow) -> None:
     name = asked.arguments.queue
-    asked.show(tables.settings(row), lambda: [f"{name}: settings of version {row.version}"])
+    asked.show(tables.settings(row), lambda: [f"{name}: settings have version {row.version}"])
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def changes(arguments: argparse.Namespace) -> dict[str, Any]:
         if not is_pair or name not in known:
             names = ", ".join(one.name for one in fields(QueueSettings))
             raise RequestInvalid(
-                arguments.queue, show_text(name), f"is no setting: there are {names}"
+                arguments.queue, show_text(name), f"is not a setting: choose one of {names}"
             )
         found[name] = setting(arguments.queue, name, known[name], value)
     return found | ({"exclusivity_key": arguments.exclusive} if arguments.exclusive else {})
@@ -176,7 +176,7 @@ async def enqueue(asked: Asked) -> None:
 
 def show_entered(asked: Asked, done: Enqueued) -> None:
     """Print the result of an enqueue."""
-    word = "enqueued" if done.is_changed else "it was there before:"
+    word = "enqueued" if done.is_changed else "already enqueued:"
     asked.show(tables.row(done), lambda: [f"{word} {done.id} ({tables.name(done.state)})"])
 
 
@@ -222,7 +222,7 @@ async def list_queues(asked: Asked) -> None:
     views = await page(arguments.count, after=arguments.after)
     asked.show([tables.row(view) for view in views], lambda: tables.messages_lines(views))
     if views and await page(1, after=views[-1].sequence):
-        print(f"there are more: --after {views[-1].sequence}", file=sys.stderr)
+        print(f"there are more messages: --after {views[-1].sequence}", file=sys.stderr)
 
 
 async def cancel(asked: Asked) -> None:
@@ -253,7 +253,7 @@ async def dequeue(asked: Asked) -> None:
     )
     asked.show([tables.lease(one) for one in leases], lambda: tables.leases_lines(leases))
     if not leases:
-        print("nothing can be had", file=sys.stderr)
+        print("no message is available", file=sys.stderr)
 
 
 async def complete(asked: Asked) -> None:
@@ -289,7 +289,7 @@ def token_of(arguments: argparse.Namespace) -> LeaseToken:
     if len(parts) != 2 or not all(
         part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts
     ):
-        what = f"is {show_value(arguments.token)}, not that of a lease, such as 17.2"
+        what = f"is {show_value(arguments.token)}, not a lease token such as 17.2"
         raise RequestInvalid(arguments.queue, "token", what)
     return LeaseToken(int(parts[0]), int(parts[1]))
 

@@ -46,107 +46,134 @@ def add_pq(command: argparse.ArgumentParser) -> None:
 def add_queues(actions: Actions) -> None:
     ls = add_command(actions, "ls", "list names of queues, one per line")
     ls.add_argument("--prefix", default="", help="only names that begin with this text")
-    ls.add_argument("--limit", type=positive, default=LINES, help=f"the most lines ({LINES})")
+    ls.add_argument(
+        "--limit", type=positive, default=LINES, help=f"maximum number of names ({LINES})"
+    )
     of_queue(actions, "show", "show settings and depth of a queue")
-    depth = of_queue(actions, "depth", "count messages by state")
+    depth = of_queue(actions, "depth", "count the messages in each state")
     add_wanted(depth)
     depth.add_argument("--value", help="only messages with this exclusivity value")
-    depth.add_argument("--values", action="store_true", help="count by exclusivity value")
-    for name, text in (
-        ("create", "create a queue"),
-        ("configure", "change the settings of a queue"),
-    ):
+    depth.add_argument("--values", action="store_true", help="count for each exclusivity value")
+    for name, text in (("create", "create a queue"), ("configure", "change settings of a queue")):
         made = of_queue(actions, name, text)
         made.add_argument("--exclusive", metavar="KEY", help="set exclusivity_key=KEY")
         made.add_argument(
-            "--set", action="append", default=[], metavar="NAME=VALUE", help="such as lease_ms=5000"
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting, such as lease_ms=5000; may be repeated",
         )
     made.add_argument("--version", type=int, help="fail if the settings have another version")
     delete = of_queue(actions, "delete", "delete a queue with all of its messages")
     delete.add_argument("--yes", action="store_true", help="confirm the deletion")
-    clock = of_queue(actions, "clock", "compare the time of a queue with the clock of its machine")
+    clock = of_queue(actions, "clock", "show the time of each shard beside its machine's clock")
     clock.add_argument(
-        "--reset", action="store_true", help="set the time of the queue to that clock"
+        "--reset", action="store_true", help="set the queue's time to the clock of its machine"
     )
 
 
 def add_messages(actions: Actions) -> None:
     enqueue = of_queue(actions, "enqueue", "enqueue a message")
-    enqueue.add_argument("payload", help="a text; @FILE: the content of a file; -: standard input")
-    enqueue.add_argument("--id", help="the id: the same body with the same id is enqueued once")
+    enqueue.add_argument(
+        "payload", help="a text, @FILE for the content of a file, or - for standard input"
+    )
+    enqueue.add_argument(
+        "--id", help="id of the message; a repeat with the same content adds no second message"
+    )
     enqueue.add_argument(
         "--priority", help="a number (lower is more urgent), or a class such as HIGH"
     )
-    add_pairs(enqueue, "--metadata", "a pair of the message's metadata; may be repeated")
+    add_pairs(enqueue, "--metadata", "a metadata pair; may be repeated")
     enqueue.add_argument(
-        "--invisible", type=seconds, metavar="S", help="seconds before the message can be leased"
+        "--invisible", type=seconds, metavar="S", help="seconds until the message can be leased"
     )
     enqueue.add_argument(
-        "--lease", type=some_seconds, metavar="S", help="how long a lease of the message lasts"
+        "--lease",
+        type=some_seconds,
+        metavar="S",
+        help="duration of a lease of the message, in seconds",
     )
     enqueue.add_argument("--attempts", type=positive, help="how often the message may be leased")
     get = of_message(actions, "get", "show one message")
-    get.add_argument("--payload", action="store_true", help="print only the payload")
-    for name, text in (("peek", "show the next messages"), ("list", "list messages in order")):
+    get.add_argument("--payload", action="store_true", help="write only the payload")
+    for name, text in (
+        ("peek", "show the messages that the next dequeues would lease"),
+        ("list", "list messages in the order in which they were enqueued"),
+    ):
         many = of_queue(actions, name, text)
-        many.add_argument("--count", type=positive, default=20, help="the most messages (20)")
+        many.add_argument(
+            "--count", type=positive, default=20, help="maximum number of messages (20)"
+        )
         add_wanted(many)
     many.add_argument(
-        "--after", type=whole, default=0, metavar="N", help="begin after this sequence"
+        "--after", type=whole, default=0, metavar="N", help="only messages after this sequence"
     )
     many.add_argument("--state", choices=STATES, help="only messages in this state")
-    cancel = of_message(actions, "cancel", "cancel a message in any state")
-    cancel.add_argument("--reason", default="")
-    of_message(actions, "prioritise", "change a message's priority").add_argument(
+    cancel = of_message(actions, "cancel", "cancel a message in any unfinished state")
+    cancel.add_argument(
+        "--reason", default="", help="the reason; `get` shows it if the message was leased"
+    )
+    of_message(actions, "prioritise", "change the priority of a message").add_argument(
         "priority", type=int
     )
-    requeue = of_message(actions, "requeue", "enqueue an errored or canceled message as a new one")
+    requeue = of_message(actions, "requeue", "enqueue a copy of an errored or canceled message")
     requeue.add_argument(
-        "--new-id", help="the id of the new message; default: the same new id each time"
+        "--new-id",
+        help="id of the copy; default: derived from the message, so a repeat adds no second copy",
     )
 
 
 def add_work(actions: Actions) -> None:
     dequeue = of_queue(actions, "dequeue", "lease the most urgent messages")
-    dequeue.add_argument("--worker", default="pq", help="the name of the worker, for people (pq)")
-    dequeue.add_argument("--count", type=positive, default=1, help="the most messages (1)")
+    dequeue.add_argument("--worker", default="pq", help="name of the worker, for operators (pq)")
+    dequeue.add_argument("--count", type=positive, default=1, help="maximum number of leases (1)")
     dequeue.add_argument(
-        "--wait", type=seconds, default=0.0, metavar="S", help="how long to wait for a message"
+        "--wait", type=seconds, default=0.0, metavar="S", help="seconds to wait for a first message"
     )
-    dequeue.add_argument("--lease", type=some_seconds, metavar="S", help="how long the leases last")
+    dequeue.add_argument(
+        "--lease", type=some_seconds, metavar="S", help="duration of the leases, in seconds"
+    )
     add_wanted(dequeue)
-    of_lease(actions, "complete", "report that the work is done")
-    fail = of_lease(actions, "fail", "report that the work cannot be done: the message is errored")
-    release = of_lease(actions, "release", "return the message to the queue")
+    of_lease(actions, "complete", "complete a message: the work is done")
+    fail = of_lease(actions, "fail", "make a message errored: the work cannot be done")
+    release = of_lease(actions, "release", "return a message to the queue")
     release.add_argument(
         "--delay",
         type=seconds,
         default=0.0,
         metavar="S",
-        help="seconds before the message can be leased again",
+        help="seconds until the message can be leased again",
     )
-    release.add_argument("--refund", action="store_true", help="return the attempt")
+    release.add_argument("--refund", action="store_true", help="do not count the attempt")
     for one in (fail, release):
-        one.add_argument("--reason", default="", help="the reason, for people")
-    extend = of_lease(actions, "extend", "extend the lease")
+        one.add_argument("--reason", default="", help="the reason, for operators")
+    extend = of_lease(actions, "extend", "extend a lease")
     extend.add_argument(
-        "--lease", type=some_seconds, metavar="S", help="seconds from now; default: as before"
+        "--lease",
+        type=some_seconds,
+        metavar="S",
+        help="seconds from now; default: the setting of the message or the queue",
     )
 
 
 def add_serve(actions: Actions) -> None:
-    serve = actions.add_parser("serve", help="run the HTTP API until Ctrl-C")
+    serve = actions.add_parser("serve", help="serve the HTTP API until Ctrl-C")
     add_cluster(serve)
-    serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
-    serve.add_argument("--port", type=port, default=PORT, help=f"the port; 0: a free one ({PORT})")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    serve.add_argument(
+        "--port", type=port, default=PORT, help=f"port to listen on; 0 chooses a free one ({PORT})"
+    )
     serve.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="the file with the token (MILLSTREAM_PQ_TOKEN)",
+        help="file with the token; default: the variable MILLSTREAM_PQ_TOKEN",
     )
     serve.add_argument(
-        "--insecure", action="store_true", help="allow other addresses than loopback"
+        "--insecure",
+        action="store_true",
+        help="allow addresses other than loopback; nothing is encrypted",
     )
     serve.set_defaults(run=run_pq, json=False)
 
@@ -158,26 +185,26 @@ def add_command(actions: Actions, name: str, text: str) -> argparse.ArgumentPars
     """Add a command; every command can print JSON."""
     made = actions.add_parser(name, help=text)
     add_cluster(made)
-    made.add_argument("--json", action="store_true", help="print only one JSON value")
+    made.add_argument("--json", action="store_true", help="print one line with one JSON value")
     made.set_defaults(run=run_pq)
     return made
 
 
 def of_queue(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
     made = add_command(actions, name, text)
-    made.add_argument("queue", help="the name of the queue")
+    made.add_argument("queue", help="name of the queue")
     return made
 
 
 def of_message(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
     made = of_queue(actions, name, text)
-    made.add_argument("id", help="the id of the message")
+    made.add_argument("id", help="id of the message")
     return made
 
 
 def of_lease(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
     made = of_message(actions, name, text)
-    made.add_argument("token", help="the token of the lease that `dequeue` prints, such as 17.2")
+    made.add_argument("token", help="token of the lease, such as 17.2; `dequeue` prints it")
     return made
 
 
@@ -187,7 +214,7 @@ def add_cluster(made: argparse.ArgumentParser) -> None:
         "--part",
         default="priority",
         type=part_name,
-        help="the part of the silos that has the queues (priority)",
+        help="name of the silos' part that has the queues (priority)",
     )
 
 
@@ -203,7 +230,7 @@ def pair(text: str) -> tuple[str, str]:
     """Parse `key=value`."""
     key, is_pair, value = text.partition("=")
     if not is_pair or not key:
-        raise argparse.ArgumentTypeError(f"{show_value(text)} is no pair: write key=value")
+        raise argparse.ArgumentTypeError(f"{show_value(text)} is not a pair: write key=value")
     return key, value
 
 
@@ -215,7 +242,9 @@ def run_pq(arguments: argparse.Namespace) -> int:
     from .actions import act  # loads the queues only for these commands
 
     if arguments.action == "delete" and not arguments.yes:
-        return fail(arguments, "this deletes all of its messages: say --yes", 2)
+        return fail(
+            arguments, "this deletes the queue and all of its messages: add --yes to confirm", 2
+        )
     try:
         return asyncio.run(act(arguments))
     except (MillstreamError, LookupError, OSError, ValueError) as error:

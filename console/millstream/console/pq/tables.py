@@ -111,7 +111,7 @@ def depth(counts: Counts) -> dict[str, int]:
 
 def queue_lines(found: SettingsRow, counts: Counts) -> list[str]:
     """Return settings and depth of a queue."""
-    told = {"settings of version": str(found.version)}
+    told = {"settings version": str(found.version)}
     told |= {field: setting_text(value) for field, value in asdict(found.settings).items()}
     return [*facts(told), "", *depth_lines(counts)]
 
@@ -209,7 +209,7 @@ def message_lines(view: MessageView) -> list[str]:
 def show_done(id: str, done: Done) -> str:
     """Return the result of a change."""
     until = f", lease until {when(done.due_ms / 1000)}" if done.state is State.RUNNING else ""
-    again = "" if done.is_changed else " (it was before)"
+    again = "" if done.is_changed else " (no change)"
     return f"{id}: {name(done.state)}{until}{again}"
 
 

@@ -138,13 +138,13 @@ class PriorityQueues(SiloPart):
 
     def shard(self, name: str, /) -> Shard:
         """The owner of one shard, with calls that may take as long as opening a queue may."""
-        assert self._services is not None, "owners live between open and the end"
+        assert self._services is not None, "owners exist only while the part is open"
         owner = self._services.grain(owner_of(self._name), name)
         return with_options(owner, timeout=self.options.wake_timeout_s)
 
     def new_tasks(self) -> Tasks:
         """A new group of tasks and timers for one owner, which ends them."""
-        assert self._services is not None, "owners live between open and the end"
+        assert self._services is not None, "owners exist only while the part is open"
         return self._services.new_tasks()
 
     # -- lifetime
@@ -175,7 +175,7 @@ class PriorityQueues(SiloPart):
 
     async def start(self, services: SiloServices, name: str, /) -> None:
         """Start to look for queues with due work, and to relay changes."""
-        assert self._waker is not None, "opened before"
+        assert self._waker is not None, "open comes before start"
         self._waker.start()
         if self._relay is not None:
             self._relay.start()
@@ -196,7 +196,9 @@ class PriorityQueues(SiloPart):
             async with asyncio.timeout(self.options.release_s):
                 await self.store.aclose()
         except TimeoutError:
-            log.warning("the store of priority queues was not closed: it does not answer")
+            log.warning(
+                "the store of priority queues was not closed: it did not answer within release_s"
+            )
 
     def abort(self) -> None:
         """Stop at once; the next owner of each queue ends the ownership of this silo."""
@@ -236,9 +238,9 @@ def provider_of(services: SiloServices, name: str, changes: str) -> PersistentSt
     found = services.part(changes)
     what = f"part {name!r}: PriorityQueues(changes={changes!r})"
     if not isinstance(found, PersistentStreams):
-        raise ConfigError(f"{what}: {type(found).__name__} is no stream provider")
+        raise ConfigError(f"{what}: {type(found).__name__} is not a stream provider")
     missing = ", ".join(sorted(one.name for one in CHANGES_NEED - found.capabilities))
     if missing:
-        text = "has no {}: what is relayed would be lost or doubled; LedgerQueues has them"
+        text = "lacks {}, so changes could be lost or duplicated: use LedgerQueues"
         raise ConfigError(f"{what}: stream provider {changes!r} {text.format(missing)}")
     return found

@@ -387,7 +387,7 @@ def test_the_token_comes_from_the_environment_or_a_file_that_is_its_users_alone(
         api_of(token=path)
     path.write_text(f"{TOKEN}\n")
     path.chmod(0o644)
-    with pytest.raises(ConfigError, match=r"others may read it \(mode 0644\)"):
+    with pytest.raises(ConfigError, match=r"other users have access \(mode 0644\)"):
         api_of(token=path)
     path.chmod(0o600)
     assert api_of(token=path)._reader._token.is_in([f"Bearer {TOKEN}"])

@@ -58,7 +58,7 @@ def test_a_change_whose_server_and_owner_die_is_done_once(point: str) -> None:
         assert (again.id, again.version, again.is_changed) == ("m", 1, True)
         third = await by_a_silo(rig, lambda other: other.calls.do(ENQUEUE, REQUEST))
         assert third == again and len(rig.stored()) == 2
-        with pytest.raises(RequestInvalid, match="was a 'enqueue"):
+        with pytest.raises(RequestInvalid, match="was used for 'enqueue"):
             other = request_of("a-key", ["enqueue", "n"])
             await by_a_silo(rig, lambda found: found.calls.do(ENQUEUE._replace(id="n"), other))
 

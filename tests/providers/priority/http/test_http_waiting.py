@@ -126,7 +126,7 @@ async def test_who_waits_when_the_server_is_closed_is_told() -> None:
         with pytest.raises(ClientError):
             await desk.enqueue("q")
         await desk.api.aclose()
-        with pytest.raises(RuntimeError, match="started once"):
+        with pytest.raises(RuntimeError, match="started only once"):
             await desk.api.start()
 
 

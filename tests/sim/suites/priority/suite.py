@@ -216,7 +216,7 @@ async def judge(run: PriorityRun, store: MemoryStore) -> None:
     run.figures["shards with messages"] += sum("spread" in name for name in names)
     leased = sum(event.step == "dequeued" for event in events)
     run.figures["leases"] += leased
-    run.figures["given back"] += sum(event.reason == "nobody took it" for event in events)
+    run.figures["given back"] += sum(event.reason == "no caller took it" for event in events)
     run.figures["lying"] += len(lying(run.given, events))
     run.figures["expired"] += sum(event.step == "expired" for event in events)
     run.judge(

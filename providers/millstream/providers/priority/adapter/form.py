@@ -98,7 +98,7 @@ def queue_message(lease: Lease) -> QueueMessage:
     try:
         stored = _decode(lease.payload)
     except msgspec.MsgspecError as error:
-        raise StreamError(f"message {lease.id!r} is no event of a stream: {error}") from None
+        raise StreamError(f"message {lease.id!r} is not an event of a stream: {error}") from None
     return QueueMessage(
         StreamId(stored.namespace, stored.key),
         token_of(lease),

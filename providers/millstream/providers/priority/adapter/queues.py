@@ -169,7 +169,7 @@ class DeadlineAdapter:
         target = self._host.targets.find(f"{QueuesTarget.target_name}/{self._part}")
         if isinstance(target, QueuesTarget) and self._is_durable and not target.is_durable:
             raise QueueUnavailable(
-                f"the store of part {self._part!r} is not durable: write "
+                f"the store of part {self._part!r} is not durable: use a durable store, or "
                 f"DeadlineQueues({self._part!r}, durable=False)"
             )
 
@@ -194,7 +194,7 @@ class HostOpener:
         return found
 
     def part(self, name: str, /) -> Any:
-        raise ConfigError(f"adapters know no parts, also not {name!r}")
+        raise ConfigError(f"a queue adapter cannot look up parts such as {name!r}")
 
     def new_name(self) -> str:
         return f"{self._name}/{next(self._numbers):x}"

@@ -31,7 +31,7 @@ log = logging.getLogger("millstream.priority")
 
 LEASES_MAX = 1_000
 """Messages that one read leases."""
-NO_EVENT = "it is no event of a stream"
+NO_EVENT = "it is not an event of a stream"
 
 
 class DeadlineReceiver:
@@ -88,14 +88,14 @@ class DeadlineReceiver:
     def _drop(self, reading: asyncio.Task[list[Lease]]) -> None:
         if not reading.cancel() and reading.exception() is None:
             for lease in reading.result():
-                lease.give_back("nobody reads")
+                lease.give_back("the read was cancelled")
 
     def _take(self, leases: Sequence[Lease], max_events: int, max_bytes: int) -> list[QueueMessage]:
         """Keep the leases that may be handed out, and release the others."""
         found: list[QueueMessage] = []
         for lease in leases:
             if self._is_closed:
-                lease.give_back("nobody reads")
+                lease.give_back("the receiver is closed")
                 continue
             message = self._event_of(lease)
             if message is None:
@@ -105,7 +105,7 @@ class DeadlineReceiver:
             max_events, max_bytes = max_events - len(message.items), max_bytes - size
             if found and (max_events < 0 or max_bytes < 0):
                 max_events = -1  # the following messages are less urgent
-                lease.give_back("no room")
+                lease.give_back("over the limits of one read")
                 continue
             self._held[message.token] = lease
             found.append(message)
@@ -117,7 +117,9 @@ class DeadlineReceiver:
             return queue_message(lease)
         except StreamError as error:
             name = show_text(self._find_started().name)
-            log.error("priority queue %s: %s: it is errored", name, show_text(str(error)))
+            log.error(
+                "priority queue %s: %s: the message becomes errored", name, show_text(str(error))
+            )
             self._failing.add(task := asyncio.ensure_future(self._settle([lease], refuse)))
             task.add_done_callback(self._failing.discard)
             return None

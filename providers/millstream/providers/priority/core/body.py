@@ -125,7 +125,9 @@ def check_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
     for pair in found:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise RequestInvalid(queue, field, f"has {show_value(pair)}, which is no pair of texts")
+            raise RequestInvalid(
+                queue, field, f"has {show_value(pair)}, which is not a pair of texts"
+            )
         check_request_text(queue, f"a key of {field}", pair[0])
         check_request_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
     keys = [pair[0] for pair in found]
@@ -139,7 +141,7 @@ def list_pairs(queue: str, field: str, pairs: Pairs) -> list[tuple[str, str]]:
     if isinstance(pairs, Mapping):
         return list(cast("Mapping[str, str]", pairs).items())
     if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
-        raise RequestInvalid(queue, field, f"is {type(pairs).__name__}, neither map nor pairs")
+        raise RequestInvalid(queue, field, f"is {type(pairs).__name__}, not a mapping or pairs")
     return list(pairs)
 
 
@@ -151,7 +153,7 @@ def check_request_text(
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
-        raise RequestInvalid(queue, field, "is no text that UTF-8 can say") from error
+        raise RequestInvalid(queue, field, "cannot be encoded in UTF-8") from error
     if not least <= size <= most:
         raise RequestInvalid(queue, field, f"has {size} bytes, not {least} to {most}")
 

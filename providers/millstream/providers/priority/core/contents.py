@@ -115,9 +115,9 @@ class Contents:
             raise RequestInvalid(
                 self.queue,
                 "wanted",
-                f"has the keys {keys}: more than {SCAN_MAX} messages would be looked at, and the "
-                f"queue has indexes for {SHAPES_MAX} other sets of keys, the most. Name these keys "
-                "in the setting `shapes`, and fewer others",
+                f"has the keys {keys}: the queue would check more than {SCAN_MAX} messages, and "
+                f"already has {SHAPES_MAX} indexes for other keys, the maximum. Add these keys to "
+                "the setting `shapes`, and remove others",
             )
         return found is Readiness.READY
 
@@ -135,7 +135,7 @@ class Contents:
             self.holds.set_limit(settings.limit)
 
     def _reindex(self, key: str | None) -> None:
-        assert self.is_all_finished, "values of messages that are not finished cannot change"
+        assert self.is_all_finished, "values change only while all messages are finished"
         self._index()
         for message in self.messages.values():
             message.value = dict(message.metadata).get(key) if key is not None else None

@@ -451,11 +451,11 @@ class PriorityCore:
         if is_numbered and is_wish(settings, self.settings):
             return SettingsRow(self.settings_version, self.settings)
         if version is not None and version != self.settings_version:
-            what = f"its settings are of version {self.settings_version}, not {version}"
+            what = f"its settings have version {self.settings_version}, not {version}"
             raise SettingsConflict(self.queue, what)
         is_other_key = settings.exclusivity_key != self.settings.exclusivity_key
         if is_other_key and not self._contents.is_all_finished:
-            what = "exclusivity_key cannot change while messages are not finished"
+            what = "exclusivity_key can change only while all messages are finished"
             raise SettingsConflict(self.queue, what)
         return self._set(
             change_settings(self.queue, self.settings, settings, self._next_layout(now))

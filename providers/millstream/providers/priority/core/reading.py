@@ -39,7 +39,9 @@ class Reading:
         """One message: O(1). Raises `MessageNotFound`."""
         message = self._contents.by_id.get(id)
         if message is None:
-            raise MessageNotFound(self.queue, f"no message {id!r}: it never was, or was collected")
+            raise MessageNotFound(
+                self.queue, f"no message {id!r}: it never existed, or was collected"
+            )
         return view(message)
 
     def peek(self, count: int = 1, wanted: Pairs = ()) -> list[MessageView]:
@@ -58,7 +60,7 @@ class Reading:
         return self._contents.filters.source(pairs)
 
     def _not_ready(self) -> FilterNotReady:
-        what = "the index of the filter is being built: ask again"
+        what = "the index of the filter is being built: try again"
         return FilterNotReady(self.queue, what)
 
     def heads(self, count: int = 1, wanted: Pairs = ()) -> list[int]:

@@ -182,7 +182,7 @@ class MessageView(NamedTuple):
         changed_ms: When it changed last, in Unix milliseconds.
         worker: The worker of its latest lease; empty if it had none.
         token: The token of its latest lease; None if it had none.
-        reason: The reason of its latest lease or change; empty if there is none.
+        reason: The reason with which its latest lease ended; empty if there is none.
     """
 
     id: str

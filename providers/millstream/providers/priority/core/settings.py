@@ -100,7 +100,7 @@ class QueueSettings:
             check_text("exclusivity_key", key)
         elif self.limit != 1:
             limit = show_value(self.limit)
-            raise ConfigError(f"limit is {limit} of a queue without exclusivity_key, 1 at most")
+            raise ConfigError(f"limit is {limit}; without exclusivity_key, 1 at most")
         for field, least, most in self._ranges():
             check_range(field, getattr(self, field), least, most)
         for field in ("enqueue_blocked", "dequeue_blocked"):

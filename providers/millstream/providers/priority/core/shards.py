@@ -92,7 +92,10 @@ def refuse_shards_of_streams(queue: str, settings: QueueSettings) -> None:
     The provider identifies events by their lease numbers, which are unique within one shard only.
     """
     if queue.startswith(STREAMS) and settings.shards > 1:
-        what = f"is {settings.shards}, the queue of a stream provider has 1: give that more queues"
+        what = (
+            f"is {settings.shards}, but a queue of a stream provider has 1: give the provider more "
+            "queues"
+        )
         raise RequestInvalid(queue, "shards", what)
 
 
@@ -123,7 +126,7 @@ def change_settings(
     refuse_shards_of_streams(queue, wanted)
     before, is_other = settings.shards_before, wanted.shards != settings.shards
     if is_other and before:
-        what = f"its messages still go from {before} to {settings.shards} shards: change it later"
+        what = f"messages still move from {before} to {settings.shards} shards: change it later"
         raise SettingsConflict(queue, f"shards: {what}")
     is_one = settings.shards == wanted.shards == 1 and not before
     if not is_one and wanted.exclusivity_key != settings.exclusivity_key:

@@ -125,8 +125,8 @@ class Connection(web.RequestHandler):
             what = f"the request line or a header has more than {most} bytes"
             problem = Problem(431, "HeaderTooLong", what, limit=Limit(most, "header_bytes_max"))
         else:
-            problem = Problem(400, "Malformed", "what was sent is no HTTP/1.1 request")
-        log.debug("http: a connection sent what is no request: %s", type(exc).__name__)
+            problem = Problem(400, "Malformed", "the input is not an HTTP/1.1 request")
+        log.debug("http: a connection did not send an HTTP/1.1 request: %s", type(exc).__name__)
         response = response_of(problem)
         response.force_close()
         return response

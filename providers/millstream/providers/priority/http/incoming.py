@@ -48,7 +48,7 @@ class Reader:
     def check_token(self, request: web.BaseRequest) -> None:
         """Raise Problem (401) if the request does not have the token."""
         if not self._token.is_in(request.headers.getall("Authorization", [])):
-            what = "the request has no token, or another one: Authorization: Bearer TOKEN"
+            what = "the token is missing or wrong: send the header Authorization: Bearer TOKEN"
             headers = {"WWW-Authenticate": 'Bearer realm="millstream"'}
             raise Problem(401, "Unauthorized", what, headers=headers)
 
@@ -77,7 +77,7 @@ class Reader:
         """Read the body of a request. Raises Problem (408, 413, 415, 429)."""
         most, options = self._options.body_bytes_max, self._options
         if "Content-Encoding" in request.headers:
-            what = "Content-Encoding: bodies are taken as they are"
+            what = "Content-Encoding: encoded bodies are not supported"
             raise Problem(415, "EncodedBody", what, field="Content-Encoding")
         if (request.content_length or 0) > most:
             raise too_large(most)
@@ -91,7 +91,7 @@ class Reader:
             limit = Limit(round(options.body_s), "body_s")
             raise Problem(408, "BodyTimeout", what, limit=limit) from None
         except web.RequestPayloadError:
-            raise Problem(400, "Malformed", "the body is not what its headers say") from None
+            raise Problem(400, "Malformed", "the body does not match its headers") from None
 
     def _add(self, body: bytearray, chunk: bytes) -> None:
         options = self._options
@@ -99,7 +99,7 @@ class Reader:
             raise too_large(options.body_bytes_max)
         if self._bodies_bytes + len(chunk) > options.bodies_bytes_max:
             limit = Limit(options.bodies_bytes_max, "bodies_bytes_max")
-            what = f"bodies of {options.bodies_bytes_max} bytes are under way, the most"
+            what = f"this server is reading {options.bodies_bytes_max} bytes of bodies, the maximum"
             raise Problem(429, "Overloaded", what, limit=limit)
         body += chunk
         self._bodies_bytes += len(chunk)
@@ -182,7 +182,7 @@ def key_in(request: web.BaseRequest) -> str | None:
     key = given[0]
     is_plain = key.isascii() and key.isprintable() and " " not in key
     if len(given) > 1 or not is_plain or not 1 <= len(key) <= KEY_BYTES_MAX:
-        what = f"Idempotency-Key: give one, of 1 to {KEY_BYTES_MAX} letters, digits or signs"
+        what = f"Idempotency-Key: send one, of 1 to {KEY_BYTES_MAX} ASCII characters without spaces"
         limit = Limit(KEY_BYTES_MAX, "KEY_BYTES_MAX")
         raise Problem(400, "RequestInvalid", what, field="Idempotency-Key", limit=limit)
     return key

@@ -123,7 +123,7 @@ class PriorityApi:
             RuntimeError: The server was started before.
         """
         if self._runner is not None or self._waiting.is_stopped:
-            raise RuntimeError("a PriorityApi is started once")
+            raise RuntimeError("a PriorityApi can be started only once")
         runner = web.ServerRunner(
             Door(self._handle, self._options), shutdown_timeout=self._options.stop_s
         )
@@ -255,7 +255,7 @@ class Answers:
 def unread(options: HttpOptions) -> Problem:
     """The problem for an answer that does not fit because clients do not read other answers."""
     most = options.answers_bytes_max
-    what = f"answers of {most} bytes wait for clients to read them, the most"
+    what = f"clients have {most} bytes of answers to read, the maximum"
     return Problem(429, "Overloaded", what, limit=Limit(most, "answers_bytes_max"))
 
 
@@ -283,10 +283,10 @@ class WaitingRequests:
         if self.is_stopped:
             raise make_stopped_problem(queue)
         if len(self._tasks) >= most:
-            what = f"queue {queue!r}: {most} requests wait for messages, the most"
+            what = f"queue {queue!r}: {most} requests wait for messages, the maximum"
             raise Problem(429, "Overloaded", what, queue=queue, limit=Limit(most, "polls_max"))
         task = asyncio.current_task()
-        assert task is not None, "requests are handled in tasks"
+        assert task is not None, "each request has a task"
         self._tasks.add(task)
         try:
             yield min(wait_s, self._options.wait_s_max)
@@ -305,7 +305,7 @@ class WaitingRequests:
 
 
 def make_stopped_problem(queue: str) -> Problem:
-    return Problem(503, "Stopping", f"queue {queue!r}: this server stops", queue=queue)
+    return Problem(503, "Stopping", f"queue {queue!r}: this server is stopping", queue=queue)
 
 
 class Document:
@@ -340,7 +340,7 @@ def answer_allowed(other: MethodNotAllowed) -> web.Response:
     headers = {"Allow": other.allowed}
     if other.is_asked:
         return web.Response(status=204, headers={**HEADERS, **headers})
-    what = f"the path has {other.allowed}"
+    what = f"the path allows {other.allowed}"
     return response_of(Problem(405, "MethodNotAllowed", what, headers=headers))
 
 
@@ -348,7 +348,7 @@ def unknown(request: web.BaseRequest, error: Exception) -> Problem:
     """The problem for an unexpected error, which is written to the log."""
     path = show_text(repr(request.raw_path.partition("?")[0]))
     log.error("http: %s %s failed: %r", request.method, path, error, exc_info=error)
-    return Problem(500, "InternalError", "the server met a fault, which its log tells")
+    return Problem(500, "InternalError", "the server failed; its log has the error")
 
 
 def check_host(host: str, insecure: bool) -> None:
@@ -360,8 +360,8 @@ def check_host(host: str, insecure: bool) -> None:
     if not is_loopback and not insecure:
         raise ConfigError(
             f"PriorityApi(host=...): {show_text(repr(host))} can be reached from other machines, "
-            "and nothing is encrypted yet, the token included: listen on 127.0.0.1 or ::1, or say "
-            "insecure=True in a network that you trust"
+            "and the connection is not encrypted, not even the token: listen on 127.0.0.1 or ::1, "
+            "or set insecure=True in a network that you trust"
         )
 
 

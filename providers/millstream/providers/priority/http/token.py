@@ -38,7 +38,7 @@ class Token:
         if not is_plain or not LETTERS_MIN <= size <= LETTERS_MAX:
             raise ConfigError(
                 f"the token of {where} has {size} characters; it must have {LETTERS_MIN} to "
-                f"{LETTERS_MAX}, all of them ASCII letters, digits or signs without spaces"
+                f"{LETTERS_MAX} ASCII letters, digits or signs, without spaces"
             )
         self._digest = sha256(text.encode()).digest()
 
@@ -66,7 +66,7 @@ def token_of(given: str | Path | None, environ: Mapping[str, str]) -> Token:
     if text := environ.get(TOKEN_VARIABLE, ""):
         return Token(text, TOKEN_VARIABLE)
     raise ConfigError(
-        f"the HTTP API needs a token: set {TOKEN_VARIABLE}, or name a file that holds it"
+        f"the HTTP API needs a token: set {TOKEN_VARIABLE}, or give the path of a file that has it"
     )
 
 
@@ -76,10 +76,10 @@ def in_file(path: Path) -> str:
         found = path.stat()
         text = path.read_bytes()[: LETTERS_MAX + 2].decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the token's file cannot be read: {error}") from error
+        raise ConfigError(f"the token file cannot be read: {error}") from error
     mode = stat.S_IMODE(found.st_mode)
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(
-            f"{path} holds a token, and others may read it (mode {mode:04o}): chmod 600"
+            f"{path} has a token, and other users have access (mode {mode:04o}): chmod 600"
         )
     return text.strip()

@@ -292,7 +292,9 @@ class QueueOwner(Grain):
         """
         while (owned := self._owned) is None:
             if self._is_over:
-                raise OwnerLost(self._queue, "this owner has ended: the next one answers")
+                raise OwnerLost(
+                    self._queue, "this owner has ended: try again, and the next owner answers"
+                )
             outcome = await self._outcome(create)
             is_missing = isinstance(outcome, PriorityQueueNotFound)
             if isinstance(outcome, MillstreamError) and not (is_missing and create):
@@ -302,7 +304,7 @@ class QueueOwner(Grain):
     async def _outcome(self, create: QueueSettings | None) -> OwnedQueue | MillstreamError:
         most = self._keeper.options.opening_calls_max
         if self._openers >= most:
-            what = f"queue {self._queue!r} is being opened, as many calls as may wait for it"
+            what = f"queue {self._queue!r} is being opened, and too many calls wait for it"
             raise Overloaded(what, "opening_calls_max", most)
         if self._opening is None:
             self._opening = self._tasks.start(self._open(create))
@@ -387,7 +389,7 @@ class QueueOwner(Grain):
             await self._sweep()
         except MillstreamError as error:
             # the queue is lost, or the work is tried again: no caller waits for it here
-            log.info("queue %r: what is due was not done: %s", self._queue, error)
+            log.info("queue %r: due work was not done: %s", self._queue, error)
 
     async def _sweep(self) -> None:
         """Do all due work, step by step. Raises the errors of `_open_queue`."""
@@ -433,7 +435,9 @@ class QueueOwner(Grain):
                 await self._tasks.aclose()
         except TimeoutError:
             self._tasks.cancel()
-            log.warning("queue %r was not released: its store does not answer", self._queue)
+            log.warning(
+                "queue %r was not released: its store did not answer within release_s", self._queue
+            )
 
 
 async def settings_of(owned: OwnedQueue) -> QueueSettings:

@@ -135,9 +135,9 @@ class Spreading:
             except MillstreamError as error:
                 failures += 1
                 pause_s = RETRY.whole_s(failures)
-                what = f"{type(error).__name__}: {error}; tried again in {pause_s:g} s"
+                what = f"{type(error).__name__}: {error}; next attempt in {pause_s:g} s"
                 left_out = self._lines.take(asyncio.get_running_loop().time())
                 if left_out is not None and failures > 1:
-                    text = "queue %r: shard %d does not know its settings: %s%s"
+                    text = "queue %r: shard %d did not accept its settings: %s%s"
                     log.warning(text, self._queue, number, what, left_out)
                 await asyncio.sleep(pause_s)

@@ -97,7 +97,7 @@ class QueueWaiters:
         Raises Overloaded.
         """
         if self._size >= self._waiting_max:
-            what = f"queue {self._queue!r} has as many waiting polls as it may"
+            what = f"queue {self._queue!r} has too many waiting polls"
             raise Overloaded(what, "waiting_polls_max", self._waiting_max)
         group = self._groups.get(wanted)
         if group is None:

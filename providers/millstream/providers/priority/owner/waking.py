@@ -73,7 +73,7 @@ class Waker:
                 try:
                     await self._round()
                 except MillstreamError as error:
-                    self._warn(f"queues that are due are not found: {error}")
+                    self._warn(f"the search for queues with due work failed: {error}")
 
     async def _round(self) -> None:
         """Wake due queues as far as there is room. The next round continues after the last one."""
@@ -93,7 +93,8 @@ class Waker:
         try:
             await self._wake(queue)
         except MillstreamError as error:
-            self._warn(f"queue {queue!r} is due and was not woken: {type(error).__name__}: {error}")
+            what = f"{type(error).__name__}: {error}"
+            self._warn(f"queue {queue!r} has due work and was not opened: {what}")
         finally:
             self._waking.discard(queue)
 

@@ -15,7 +15,7 @@ __all__ = ["SETTINGS", "UnfitServer", "fields_of", "objection"]
 
 VERSION_MIN = (7, 0)
 SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
-WEAKER = "or name what it promises, RedisOptions(durability={!r})"
+WEAKER = "or accept a weaker guarantee with RedisOptions(durability={!r})"
 
 
 class UnfitServer(RedisError):
@@ -45,14 +45,14 @@ def objection(
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < VERSION_MIN:
         return f"is Redis {version}; 7.0 or later is needed"
     if info.get("cluster_enabled") == "1":
-        return "is a node of a Redis Cluster, which is not supported: give a server of its own"
+        return "is a node of a Redis Cluster, which is not supported: use a single server"
     if info.get("role", "master") != "master":
         master = f"{info.get('master_host')}:{info.get('master_port')}"
         return f"is a replica: give the address of its master, {master}"
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         return (
-            f"has maxmemory-policy {policy}, so it would throw messages away when it is full: "
+            f"has maxmemory-policy {policy}, so it would delete messages when its memory is full: "
             "set it to noeviction"
         )
     if durability == "none":
@@ -63,8 +63,8 @@ def objection(
 def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
     if settings is None:
         return (
-            "refuses CONFIG GET, so what it keeps on disk cannot be checked: allow it to this user "
-            "(ACL SETUSER ... +config|get), " + WEAKER.format("none")
+            "refuses CONFIG GET, so its durability cannot be checked: allow the command for this "
+            "user (ACL SETUSER ... +config|get), " + WEAKER.format("none")
         )
     found = find_promised(settings)
     if DURABILITIES.index(found) >= DURABILITIES.index(durability):
@@ -74,7 +74,7 @@ def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
     if durability == "always":
         wanted += ", no-appendfsync-on-rewrite no"
     return (
-        f"has {has}, which promises less than durability={durability!r}: set {wanted}, "
+        f"has {has}, which guarantees less than durability={durability!r}: set {wanted}, "
         + WEAKER.format(found)
     )
 

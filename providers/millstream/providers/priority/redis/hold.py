@@ -107,6 +107,6 @@ class RedisHold:
     def _make_lost_error(self, mark: str) -> OwnerLost:
         epoch = int(mark.partition(":")[0] or 0)
         if epoch <= self.epoch:
-            what = "queue %r: %s has lost what it had acknowledged: it has %r, its owner %r"
+            what = "queue %r: %s lost acknowledged commits: its mark is %r, the owner has %r"
             log.error(what, self.queue, self._server.place, mark, self._mark())
         return OwnerLost(self.queue, TAKEN_OVER)

@@ -93,7 +93,7 @@ class QueueReader:
         found: list[bytes | None] = await self._ask(("HMGET", self._keys.bodies, *batch))
         bodies = [body for body in found if body is not None]
         if len(bodies) < len(found):
-            what = f"{len(found) - len(bodies)} messages have no body: somebody removed them"
+            what = f"{len(found) - len(bodies)} messages have no body: another program removed it"
             raise StorageError(f"queue {self._queue!r} in {self._server.place}: {what}")
         return bodies
 

@@ -57,5 +57,5 @@ class RedisOptions:
             what = f"a printable text of 1 to {PREFIX_BYTES_MAX} bytes"
             raise ConfigError(f"RedisOptions.prefix is {self.prefix!r}; it must be {what}")
         if "{" in self.prefix or "}" in self.prefix:
-            what = "have no braces, as they say which part of a key is hashed"
+            what = "have no braces, because braces select the part of a key that is hashed"
             raise ConfigError(f"RedisOptions.prefix is {self.prefix!r}; it must {what}")

@@ -37,13 +37,13 @@ __all__ = ["Server", "check_address", "show_address"]
 log = logging.getLogger("millstream.priority")
 
 WHY: tuple[tuple[type[BaseException], str], ...] = (
-    (exceptions.AuthenticationError, "refuses username or password"),
+    (exceptions.AuthenticationError, "refuses the username or password"),
     (exceptions.BusyLoadingError, "is reading its data after a start: try again later"),
     (exceptions.OutOfMemoryError, "has no memory left: raise maxmemory"),
     (exceptions.ReadOnlyError, "is a replica now: give the address of the master"),
     (exceptions.MovedError, "is part of a Redis Cluster, which is not supported"),
-    (exceptions.NoPermissionError, "does not allow its user what is needed"),
-    (exceptions.ResponseError, "refused"),
+    (exceptions.NoPermissionError, "does not give its user the required permissions"),
+    (exceptions.ResponseError, "refused the request"),
     (exceptions.RedisError, "cannot be reached"),
     (OSError, "cannot be reached"),
 )
@@ -63,7 +63,7 @@ def check_address(address: str) -> dict[str, Any]:
     known = {"host", "port", "db", "path", "username", "password", "connection_class"}
     if more := parsed.keys() - known:
         raise ConfigError(
-            f"the address of a Redis server says {', '.join(sorted(more))}: RedisOptions does"
+            f"the address of a Redis server has {', '.join(sorted(more))}: use RedisOptions"
         )
     return parsed
 
@@ -138,9 +138,9 @@ class Server:
 
     def _note(self, why: str) -> None:
         if why and not self._unfit:
-            log.error("%s %s; until then nothing is done there", self.place, why)
+            log.error("%s %s; operations fail until this is corrected", self.place, why)
         elif self._unfit and not why:
-            log.info("%s promises again what is asked of it", self.place)
+            log.info("%s meets the requirements again", self.place)
         self._unfit = why
 
     async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Value]) -> list[Any]:
@@ -172,7 +172,9 @@ class Server:
 
     async def _ask(self, act: Callable[[], Awaitable[Any]]) -> list[Any]:
         if os.getpid() != self._pid:
-            raise StorageUnavailable(f"{self.place}: this process was forked; open a store in it")
+            raise StorageUnavailable(
+                f"{self.place}: this process was forked: open another store in it"
+            )
         if self._unfit:
             raise StorageUnavailable(f"{self.place} {self._unfit}")
         try:
@@ -190,8 +192,8 @@ class Server:
             return f"{self.place} {error}"
         if isinstance(error, TimeoutError | exceptions.TimeoutError):
             given = self._options
-            is_full = self._room.locked()
-            waits = f", and connections_max {given.connections_max}" if is_full else ""
+            used = f", all connections in use: connections_max is {given.connections_max}"
+            waits = used if self._room.locked() else ""
             text = f"did not answer in time (timeout_s is {given.timeout_s}{waits})"
             return f"{self.place} {text}: {error}" if str(error) else f"{self.place} {text}"
         why = next(text for kind, text in WHY if isinstance(error, kind))

@@ -62,7 +62,7 @@ class StoreLane:
             if self.counting is None or self.counting.done():
                 # other processes may have forgotten events
                 self.counting = store.start_counting(self)
-            what = f"queue {queue!r}: outbox {self._number} is full, nobody takes its events"
+            what = f"queue {queue!r}: outbox {self._number} has too many events to relay"
             raise Overloaded(what, "events_max", store.limits.events_max)
 
 
@@ -182,10 +182,15 @@ class RedisStore:
             raise PriorityQueueNotFound(queue, "there is no such queue")
         if outcome == b"form":
             form = rest[0].decode()
-            raise StorageError(f"{self.place}: is written in form {form}; this program has {FORM}")
+            raise StorageError(
+                f"{self.place}: its data has format {form}; this program needs {FORM}"
+            )
         if outcome == b"foreign":
             key, kind = (one.decode(errors="replace") for one in rest)
-            raise StorageError(f"{self.place}: key {key!r} is a {kind} of somebody else's")
+            raise StorageError(
+                f"{self.place}: key {key!r} is a {kind} of another program: choose another "
+                "RedisOptions.prefix"
+            )
         lane.has_events(rest[0])
         return head_of(rest[1:])
 

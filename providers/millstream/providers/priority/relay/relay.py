@@ -132,8 +132,8 @@ class Relay:
     # -- log lines
 
     def _say_failed(self, outbox: int, error: Exception, pause_s: float) -> None:
-        what, again = f"{type(error).__name__}: {error}", f"tried again in {pause_s:g} s"
-        self._warn(f"outbox {outbox}: changes are not relayed: {what}; {again}")
+        what, again = f"{type(error).__name__}: {error}", f"next attempt in {pause_s:g} s"
+        self._warn(f"outbox {outbox}: changes could not be relayed: {what}; {again}")
 
     def _say_late(self, outbox: int, oldest: StoredEvent) -> None:
         late_s = self._clock.wall_s() - oldest.event.time_ms / 1000

@@ -176,7 +176,7 @@ class CommittingQueue:
         self._told_ms = self._told_ms if is_told else apart_ms
         if apart_ms and not is_told:
             text = (
-                "queue %r: its time is %.0f s %s this machine's clock, and goes on at the rate of"
+                "queue %r: its time is %.0f s %s this machine's clock, and advances at the rate of"
                 " real time. If that clock is right, run: millstream pq clock QUEUE --reset"
             )
             side = "ahead of" if apart_ms > 0 else "behind"
@@ -212,7 +212,7 @@ class CommittingQueue:
     def _check_waiting(self) -> None:
         limits = self._limits
         if len(self._current) + len(self._late) + len(self._next) >= limits.waiting_max:
-            what = f"queue {self.name!r}: its store is slow, and as many operations wait as may"
+            what = f"queue {self.name!r}: its store is slow, and too many operations wait"
             raise Overloaded(what, "waiting_max", limits.waiting_max)
 
     def _check_uncommitted(self, core: PriorityCore) -> None:
@@ -224,7 +224,7 @@ class CommittingQueue:
             raise self._too_much("uncommitted_bytes_max", limits.uncommitted_bytes_max)
 
     def _too_much(self, limit: str, value: int) -> Overloaded:
-        what = f"queue {self.name!r}: its store is slow, and as much waits for it as may"
+        what = f"queue {self.name!r}: its store is slow, and too many changes wait for it"
         return Overloaded(what, limit, value)
 
     # -- commits

@@ -223,7 +223,7 @@ class EmbeddedStore:
         """Raise Overloaded if the outbox of a file is full, as far as this store knows."""
         if self.keeps_events and file.events >= self.limits.events_max:
             self._start_counting(file)
-            what = f"queue {queue!r}: the outbox of {file.path.name} is full, nobody takes events"
+            what = f"queue {queue!r}: the outbox of {file.path.name} has too many events to relay"
             raise Overloaded(what, "events_max", self.limits.events_max)
 
     def _start_counting(self, file: PriorityFile) -> None:
@@ -249,7 +249,7 @@ class EmbeddedStore:
             while await file.writer.submit(rows.drop):
                 pass
         except StorageUnavailable as error:
-            text = "%s: rows of deleted queues stay until it is opened again: %s"
+            text = "%s: rows of deleted queues stay in the file until it is opened again: %s"
             log.warning(text, file.path, error)
 
     # -- lists of queues

@@ -197,7 +197,7 @@ class MemoryStore:
         keeps = self.keeps_events
         if table.settings is not None:
             return PriorityCore(queue, table.rows(table.settings), keeps_events=keeps)
-        assert create is not None, "who does not create was refused"
+        assert create is not None, "without settings, a missing queue was refused"
         now_ms, counters = int(self._env.wall_s() * 1000), table.counters
         core = PriorityCore.create(now_ms, queue, create, counters, keeps_events=keeps)
         changes = core.drain()
@@ -211,7 +211,7 @@ class MemoryStore:
     def check_room(self, queue: str) -> None:
         """Raise Overloaded if the outbox is full."""
         if self.keeps_events and len(self._events) >= self.limits.events_max:
-            what = f"queue {queue!r}: the outbox is full, nobody takes its events"
+            what = f"queue {queue!r}: the outbox has too many events to relay"
             raise Overloaded(what, "events_max", self.limits.events_max)
 
     def store(self, table: Table, changes: Changes) -> None:

@@ -110,7 +110,7 @@ def _check_numbers(queue: str, connection: sqlite3.Connection) -> None:
     """Raise StorageError if the file has no number for another queue."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'queue'").fetchone()
     if found is not None and found[0] >= NUMBER_MAX:
-        raise StorageError(f"queue {queue!r}: its file has had {NUMBER_MAX} queues, the most")
+        raise StorageError(f"queue {queue!r}: its file has had {NUMBER_MAX} queues, the maximum")
 
 
 def load(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> Loaded:
@@ -170,7 +170,7 @@ def commit(
     """Store changes as a whole. Raises OwnerLost or StorageError before it changes anything."""
     number, epoch = acquired
     if changes is not None and changes.counters.sequence > SEQUENCE_MAX:
-        raise StorageError(f"queue {queue!r} has had {SEQUENCE_MAX} messages, the most")
+        raise StorageError(f"queue {queue!r} has had {SEQUENCE_MAX} messages, the maximum")
     cursor = connection.execute(
         "UPDATE queue SET next_due_ms = ? WHERE number = ? AND owner = ?",
         (next_due_ms, number, epoch),

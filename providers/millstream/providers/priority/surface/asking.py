@@ -163,7 +163,7 @@ def names_of(opener: Opener) -> Callable[[], str]:
 
     def new_name() -> str:
         found = method()
-        assert found is not None, "who asks has it"
+        assert found is not None, "the caller keeps the opener"
         return found()
 
     return new_name

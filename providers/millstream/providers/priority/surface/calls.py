@@ -140,7 +140,7 @@ class ShardCalls:
         try:
             await self._owner.leave(session)
         except MillstreamError as error:
-            log.debug("queue %r: a poll was not told to end: %s", self.queue, error)
+            log.debug("queue %r: a poll could not be ended early: %s", self.queue, error)
 
     def give_back(self, command: Release, /) -> asyncio.Task[None]:
         """Release a message in the background."""
@@ -151,8 +151,8 @@ class ShardCalls:
             async with asyncio.timeout(GIVE_BACK_S):
                 await self.here(command)
         except PriorityQueueError as error:
-            log.debug("queue %r: %r was not given back: %s", self.queue, command.id, error)
+            log.debug("queue %r: message %r was not released: %s", self.queue, command.id, error)
         except (MillstreamError, TimeoutError) as error:
-            text = "queue %r: message %s was not given back, its lease ends by itself: %s: %s"
+            text = "queue %r: message %s was not released, and its lease will expire: %s: %s"
             what = show_text(repr(command.id)), type(error).__name__, error
             log.warning(text, self.queue, *what)

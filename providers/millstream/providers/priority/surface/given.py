@@ -81,7 +81,7 @@ def enqueues_of(
     check_number(queue, "messages", len(given), 0, COUNT_MAX)
     for new in given:
         if not isinstance(new, NewMessage):
-            what = f"has {show_value(new)}, which is no NewMessage"
+            what = f"has {show_value(new)}, which is not a NewMessage"
             raise RequestInvalid(queue, "messages", what)
     return tuple([enqueue_of(queue, new_id, *new) for new in given])
 

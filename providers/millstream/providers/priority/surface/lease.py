@@ -258,10 +258,10 @@ class Lease:
 
     async def __aenter__(self) -> Lease:
         if self._keeper is not None:
-            raise RuntimeError(f"{self!r} is a block already: a lease is one block, once")
+            raise RuntimeError(f"{self!r} is already in use by a block: enter a lease only once")
         if self._is_ended or self.is_lost:
-            why = "has ended" if self._is_ended or self._lost else "is over, its time has passed"
-            what = f"message {self.id!r}: the lease {tuple(self.token)} {why}: dequeue again"
+            why = "has ended" if self._is_ended or self._lost else "is over: its time has passed"
+            what = f"message {self.id!r}: the lease {tuple(self.token)} {why}; dequeue again"
             raise LeaseLost(self._lessor.queue, what)
         self._worker = asyncio.current_task()
         assert self._worker is not None, "a block runs in a task"
@@ -299,7 +299,7 @@ class Lease:
             self._keeper.cancel()
             self._keeper = None
         if self._was_interrupted(kind):
-            why = self._lost or "its time has passed"
+            why = self._lost or "the lease is over: its time has passed"
             raise LeaseLost(self._lessor.queue, f"message {self.id!r}: {why}") from error
         if self._is_ended:
             return

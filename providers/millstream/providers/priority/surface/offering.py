@@ -80,7 +80,10 @@ class Offering:
         """Offer all messages to one shard, because only one shard can store all or nothing."""
         homes = {self._homes(message) for message in command.messages}
         if len(homes) > 1 or any(len(one) > 1 for one in homes):
-            what = "is for messages of one shard: of one exclusivity value, while none are moved"
+            what = (
+                "needs messages of one shard: of one exclusivity value, and no change of shards in "
+                "progress"
+            )
             raise RequestInvalid(self._queue, "all_or_nothing", what)
         shard = homes.pop()[0] if homes else 0
         return cast(EnqueuedMany, await self._ask(shard, command))

@@ -48,7 +48,7 @@ async def leases_of(
     request: Request | None = None  # the request without an answer
     try:
         while True:
-            assert session is not None, "it is given back in the end"
+            assert session is not None, "the session is returned only at the end"
             request, now_s = session.next(), loop.time()
             wait_ms = min(math.ceil(max(until_s - now_s, 0.0) * 1000), WAIT_MS_MAX)
             try:
@@ -94,7 +94,11 @@ async def abandon(
         polled = await ask(partial(calls.poll_here, command, request, 0), until_s)
         give_back(list_leases(calls, command, polled))
     except MillstreamError as error:
-        log.debug("queue %r: what an abandoned poll gave is not known: %s", calls.queue, error)
+        log.debug(
+            "queue %r: the leases of an abandoned poll are unknown, and expire: %s",
+            calls.queue,
+            error,
+        )
     finally:
         calls.polls.give(session)
 
@@ -112,4 +116,4 @@ def list_leases(calls: ShardCalls, command: Dequeue, polled: Polled) -> list[Lea
 def give_back(leases: Sequence[Lease]) -> None:
     """Release leases that no caller takes, in the background and without counting the attempts."""
     for lease in leases:
-        lease.give_back("nobody took it")
+        lease.give_back("no caller took it")

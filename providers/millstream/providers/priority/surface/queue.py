@@ -104,7 +104,9 @@ class PriorityQueue:
     def __init__(self, opener: Opener, part: str, name: str, patience_s: float) -> None:
         check_request_text(show_value(name), "queue", name)
         if SHARD_MARK in name:
-            raise RequestInvalid(show_value(name), "queue", f"has {SHARD_MARK!r} in its name")
+            raise RequestInvalid(
+                show_value(name), "queue", f"must not have {SHARD_MARK!r} in its name"
+            )
         check_seconds(name, "patience_s", patience_s, math.inf)
         self.name = name
         self._calls = QueueCalls(opener, part, name, patience_s)
@@ -457,7 +459,7 @@ class PriorityQueue:
         check_request_text(self.name, "id", ending.id)
         if not isinstance(ending.token, LeaseToken):
             raise RequestInvalid(
-                self.name, "token", f"is {show_value(ending.token)}, no LeaseToken"
+                self.name, "token", f"is {show_value(ending.token)}, not a LeaseToken"
             )
         return cast(Done, await self._calls.do(ending))
 
@@ -511,7 +513,7 @@ class PriorityQueue:
         check_count(self.name, count)
         whole(self.name, "after", after)
         if state is not None and not isinstance(state, State):
-            raise RequestInvalid(self.name, "state", f"is {show_value(state)}, no State")
+            raise RequestInvalid(self.name, "state", f"is {show_value(state)}, not a State")
         look = Page(count, after, state, pairs_of(self.name, "wanted", wanted))
         return list(cast("tuple[MessageView, ...]", await self._calls.look(look)))
 
@@ -603,7 +605,7 @@ class PriorityQueue:
 
     def _check(self, settings: QueueSettings) -> QueueSettings:
         if not isinstance(settings, QueueSettings):
-            what = f"is {show_value(settings)}, no QueueSettings"
+            what = f"is {show_value(settings)}, not a QueueSettings"
             raise RequestInvalid(self.name, "settings", what)
         return settings
 

@@ -133,7 +133,7 @@ class QueueCalls(ShardCalls):
             return self._enter(command, own, self.until_s())
         if isinstance(command, Configure):
             return self._configure(command, own)
-        assert not isinstance(command, Dequeue), "dequeues are polls"
+        assert not isinstance(command, Dequeue), "a dequeue is a poll, not a change"
         until_s = self.until_s()
         return self._where_it_is(
             command.id, until_s, lambda shard: shard.here(command, own, until_s)
@@ -147,7 +147,7 @@ class QueueCalls(ShardCalls):
     async def _elsewhere(
         self, command: Command, own: Request | None, until_s: float, moved: Moved
     ) -> Any:
-        assert isinstance(command, Enqueue), "others are asked of each shard"
+        assert isinstance(command, Enqueue), "only an enqueue moves to another shard"
         await self.learn(until_s)
         return await self._enter(command, own, until_s)
 
@@ -279,7 +279,7 @@ class QueueCalls(ShardCalls):
             if polled.leases or polled.layout == layout.number:
                 return polled
             await self.learn(self.until_s())
-        what = "cannot be given to a dequeue of a queue with several shards: leave it out"
+        what = "is not supported by a dequeue of a queue with several shards: omit it"
         raise RequestInvalid(self.queue, "Idempotency-Key", what)
 
     # -- the queue itself
@@ -365,7 +365,7 @@ def merge(look: Look, seen: Mapping[int, object]) -> object:
         return add_depths(cast("Sequence[Depths]", answers))
     if isinstance(look, Values):
         return values_of(cast("Sequence[ValueDepths]", answers))
-    assert isinstance(look, Peek), "what is asked of one shard is not merged"
+    assert isinstance(look, Peek), "only answers of several shards are merged"
     return merge_peeks(cast("Mapping[int, tuple[MessageView, ...]]", seen), look.at_most)
 
 

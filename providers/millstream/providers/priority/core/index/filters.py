@@ -191,7 +191,7 @@ class Filters:
         """The pairs of one pending message of an exclusivity value, and enough others to decide
         which of the `wanted` filters its messages help.
         """
-        assert isinstance(self.all, GroupedIndex), "values are of exclusive queues"
+        assert isinstance(self.all, GroupedIndex), "only exclusive queues have values"
         found = self.all.metadata_of(value, is_each=False)
         if not found:
             return found

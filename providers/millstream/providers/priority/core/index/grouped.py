@@ -270,7 +270,7 @@ class GroupedIndex:
         assert (group.head is None) is group.is_parked
         assert group.is_parked is (self in self.holds.parked.get(value, ()))
         if group.is_parked:
-            assert self.holds.is_blocked(value), f"{value} is parked and free"
+            assert self.holds.is_blocked(value), f"{value} is parked, but not blocked"
         else:
             assert group.head == min(keys)
 

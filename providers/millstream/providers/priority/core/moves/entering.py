@@ -133,22 +133,22 @@ class Entering:
                 raise Moved(self.queue, what, contents.epoch)
         elif settings.shards_before and floor is None:
             if home_of(key, settings.shards_before) != self.shard:
-                what = f"message {body.id!r} is to be offered to its former shard first"
+                what = f"message {body.id!r} must be offered to its former shard first"
                 raise Moved(self.queue, what, contents.epoch)
 
     def _refuse_more(self, count: int, payload_bytes: int) -> None:
         """Refuse messages if the queue is blocked or full."""
         contents, settings = self.contents, self.contents.settings
         if settings.enqueue_blocked:
-            raise EnqueueBlocked(self.queue, "enqueue_blocked is set, it takes no messages")
+            raise EnqueueBlocked(self.queue, "enqueue_blocked is set, so it accepts no messages")
         size, most = len(contents.by_id), settings.messages_max
         if size + count > most:
             what = f"it has {size} uncollected messages, messages_max is {most}"
             raise PriorityQueueFull(self.queue, what)
         if contents.payload_bytes + payload_bytes > settings.bytes_max:
             what = (
-                f"it has {contents.payload_bytes} bytes of payload, and {payload_bytes} come: "
-                f"bytes_max is {settings.bytes_max}"
+                f"it has {contents.payload_bytes} bytes of payload, and {payload_bytes} more "
+                f"exceed the limit: bytes_max is {settings.bytes_max}"
             )
             raise PriorityQueueFull(self.queue, what)
 
@@ -162,7 +162,7 @@ class Entering:
             and found.terms == body.terms
         )
         if not is_same:
-            what = f"message {body.id!r} exists with another body, in version {found.version}"
+            what = f"message {body.id!r} exists with another body (version {found.version})"
             raise MessageExists(self.queue, what)
 
     def _before(self, new: New, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
@@ -173,7 +173,9 @@ class Entering:
         body = check_body(self.queue, self.contents.settings, new)
         first = taken.setdefault(body.id, body)
         if body != first:
-            raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
+            raise MessageExists(
+                self.queue, f"message {body.id!r} was given twice, with different bodies"
+            )
         return answer._replace(is_changed=body is first)
 
     def _all_of(self, news: Sequence[New], known: Mapping[str, Enqueued]) -> list[Enqueued]:
@@ -194,7 +196,9 @@ class Entering:
             if found is not None:
                 self._refuse_other(body, found)
             elif fresh.setdefault(body.id, body) != body:
-                raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
+                raise MessageExists(
+                    self.queue, f"message {body.id!r} was given twice, with different bodies"
+                )
         if self.contents.settings.layout:
             floors = {new.id: new.floor for new in news}
             for body in fresh.values():

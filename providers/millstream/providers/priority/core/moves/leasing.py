@@ -43,7 +43,7 @@ class Leasing:
         message = self.contents.by_id.get(id)
         if message is None:
             raise MessageNotFound(
-                self.queue, f"no message {show_value(id)}: it never was, or was collected"
+                self.queue, f"no message {show_value(id)}: it never existed, or was collected"
             )
         return message
 
@@ -66,16 +66,16 @@ class Leasing:
         if lease is None or not is_of(token, lease.token):
             return LeaseForeign(self.queue, f"{who} was never given")
         if lease.token != token:
-            return LeaseLost(self.queue, f"{who} is over, {lease.token.epoch} came after it")
+            return LeaseLost(self.queue, f"{who} is over: lease {lease.token.epoch} followed")
         if lease.ended is None or lease.ended is Step.EXPIRED:
-            return LeaseLost(self.queue, f"{who} is over, its time has passed")
+            return LeaseLost(self.queue, f"{who} is over: its time has passed")
         if message.is_finished:
             return self.make_finished_error(message)
-        return LeaseLost(self.queue, f"{who} is over, it was {lease.ended}")
+        return LeaseLost(self.queue, f"{who} is over: it was {lease.ended}")
 
     def make_finished_error(self, message: Message) -> MessageFinished:
         """The error for an operation on a finished message."""
-        what = f"message {message.id!r} is {message.state.name.lower()} and stays so"
+        what = f"message {message.id!r} is {message.state.name.lower()}, which is final"
         return MessageFinished(self.queue, what)
 
     def give_back(self, message: Message, step: Step, due_ms: int, reason: str = "") -> None:

@@ -83,7 +83,7 @@ class SessionAnswers:
             session = None
         if session is None:
             if len(self.sessions) >= settings.sessions_max:
-                what = f"queue {self.queue!r} remembers as many sessions as it may"
+                what = f"queue {self.queue!r} remembers too many sessions"
                 raise Overloaded(what, "sessions_max", settings.sessions_max)
             return None
         if number <= session.acknowledged:
@@ -98,18 +98,18 @@ class SessionAnswers:
         found = answers.get(number)
         if found is None:
             if len(answers) >= OPEN_MAX:
-                what = f"session {name!r} has {OPEN_MAX} open answers, the most"
+                what = f"session {name!r} has {OPEN_MAX} unacknowledged answers, the maximum"
                 raise SessionFull(self.queue, what)
             return None
         if found[0] != what:
-            was = f"{number} was a {found[0]!r} before, now it is a {what!r}"
+            was = f"{number} was used for {found[0]!r}, and cannot be used for {what!r}"
             raise RequestInvalid(self.queue, "number", was)
         return found[1]
 
     def _refuse_stale(self, request: Request, session: Session) -> None:
         raise RequestStale(
             self.queue,
-            f"request {request.number} of session {request.session!r} comes late: answers up to "
+            f"request {request.number} of session {request.session!r} is too late: answers up to "
             f"{session.acknowledged} were acknowledged",
         )
 

@@ -53,11 +53,17 @@ Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Urgency = Annotated[
     int,
-    Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX, description="lower is more urgent, Unix milliseconds"),
+    Meta(
+        ge=-PRIORITY_MAX,
+        le=PRIORITY_MAX,
+        description="lower is more urgent, such as a deadline in Unix milliseconds",
+    ),
 ]
 ClassName = Literal["DAY_OF_BROADCAST", "URGENT", "HIGH", "STANDARD", "LOW", "BULK"]
 Pairs = Annotated[dict[str, str], Meta(max_length=4, description="at most 4 pairs of texts")]
-PairTexts = Annotated[list[str], Meta(description="key=value, each once; may be repeated")]
+PairTexts = Annotated[
+    list[str], Meta(description="key=value; repeat the field for more pairs, each key once")
+]
 StateName = Literal["invisible", "pending", "running", "completed", "canceled", "errored"]
 
 

@@ -147,5 +147,5 @@ def limit_of(error: MillstreamError) -> Limit | None:
 def body_of(error: MillstreamError, queue: str) -> ProblemBody:
     """The problem document for one message of a batch."""
     problem = problem_of(error, queue)
-    assert problem is not None, "what refuses a message is known"
+    assert problem is not None, "every refusal of a message has a status"
     return problem.body

@@ -43,9 +43,9 @@ def read_json(data: bytes, kind: type[T]) -> T:
             # an incomplete surrogate pair is not a text
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
-        raise wrong("the body has what is no text in UTF-8") from None
+        raise wrong("the body is not valid UTF-8, or has an incomplete surrogate pair") from None
     except RecursionError:
-        raise wrong("the body is nested too deep") from None
+        raise wrong("the body is nested too deeply") from None
     except ValueError as error:
         raise wrong(f"the body is not JSON: {show_text(str(error))}") from error
     return as_kind(value, kind)
@@ -57,7 +57,7 @@ def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise wrong(f"{show_text(repr(twice))} comes twice in an object", field=twice)
+        raise wrong(f"{show_text(repr(twice))} occurs twice in an object", field=twice)
     return found
 
 
@@ -67,7 +67,7 @@ def whole(text: str) -> int:
 
 
 def refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
@@ -116,7 +116,7 @@ def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
         if name in lists:
             found.setdefault(name, []).append(value)
         elif name in found:
-            raise wrong(f"{show_text(repr(name))} comes twice in the query", field=name)
+            raise wrong(f"{show_text(repr(name))} occurs twice in the query", field=name)
         else:
             found[name] = value
     return as_kind({name: cut(value) for name, value in found.items()}, kind, strict=False)
@@ -133,7 +133,7 @@ def pairs_in(field: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, is_pair, value = text.partition("=")
         if not is_pair or key in found:
-            what = "comes twice" if is_pair else "is no pair: write key=value"
+            what = "occurs twice" if is_pair else "is not a pair: write key=value"
             raise wrong(f"{field}: {show_text(repr(key))} {what}", field=field)
         found[key] = value
     return found

@@ -24,26 +24,27 @@ DOCUMENT_PATH = "/openapi.json"
 JSON, RAW, PROBLEM = "application/json", "application/octet-stream", "application/problem+json"
 REF = "#/components/schemas/{name}"
 WHY = {
-    400: "a field cannot be: mend it",
-    401: "the token is missing, or another one",
-    404: "there is no such queue, message, lease or path",
+    400: "a field is not valid: correct it",
+    401: "the token is missing or wrong",
+    404: "the queue, message, lease or path does not exist",
     405: "the path has other methods: see Allow",
     408: "the body did not arrive in time",
-    409: "the state of the queue or message stands against it",
+    409: "the state of the queue or message does not allow the request",
     410: "the lease is over: stop the work",
     413: "the body, or the payload, is too large",
-    415: "the body is in another form",
+    415: "the body has another content type, or an encoding",
     422: "the Idempotency-Key was used for another request",
     429: "a limit is reached: try again after Retry-After",
-    500: "a fault of the server, which its log tells",
+    500: "the server failed; its log has the error",
     503: "the cluster does not answer, or the queue is blocked: try again after Retry-After",
 }
 KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "The same key with the same request is done once, while the queue keeps answers "
-    "(`answers_kept_ms`); what changed nothing is done again.",
+    "description": "A request with a key is carried out once. A repeat with the same key gets "
+    "the stored answer, while the queue keeps it (`answers_kept_ms`). A request that changed "
+    "nothing is carried out again.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
 }
 
@@ -124,7 +125,7 @@ def parameters(route: Route[Any, Any], schemas: Schemas) -> list[dict[str, Any]]
     ]
     found += schemas.fields(route.query)
     for one in schemas.fields(route.raw):
-        told = f"with a body of {RAW} only"
+        told = f"only with a body of {RAW}"
         found.append(one | {"required": False, "description": told})
     return [*found, KEY] if route.is_keyed else found
 
@@ -164,16 +165,16 @@ def success(route: Route[Any, Any], status: int, schemas: Schemas) -> dict[str, 
     found: dict[str, Any] = {"description": route.text}
     binary = {"schema": {"type": "string", "format": "binary"}}
     if status == 204 or route.answer is None:
-        return {"description": "done, and there is nothing to show"}
+        return {"description": "done; no content"}
     if route.answer is bytes:
         return found | {"content": {RAW: binary}}
     found["content"] = {JSON: {"schema": schemas.ref(route.answer)}}
     if route.gives_raw:
         found["content"][RAW] = binary
-        told = "the lease as JSON, where the body is the payload"
+        told = "the lease as JSON, if the body is the payload"
         found["headers"] = {LEASE_HEADER: {"description": told, "schema": {"type": "string"}}}
     if status == 201:
-        place = {"description": "the message's place", "schema": {"type": "string"}}
+        place = {"description": "the path of the message", "schema": {"type": "string"}}
         found["headers"] = {"Location": place}
     return found
 
@@ -183,7 +184,10 @@ def own_operation() -> dict[str, Any]:
     refusals = {
         str(status): {"description": WHY[status], "content": problem} for status in (400, 401, 500)
     }
-    found = {"description": "it", "content": {JSON: {"schema": {"type": "object"}}}}
+    found = {
+        "description": "the OpenAPI document",
+        "content": {JSON: {"schema": {"type": "object"}}},
+    }
     return {
         "operationId": "getDocument",
         "summary": "This document.",

@@ -49,7 +49,9 @@ LEASE_HEADER = "Millstream-Lease"
 async def dequeue(asked: Asked[Dequeue, NoFields]) -> Answer:
     body, name = asked.body, asked.path["queue"]
     if asked.wants_raw and body.count != 1:
-        raise RequestInvalid(name, "count", f"is {body.count}, 1 at most without JSON")
+        raise RequestInvalid(
+            name, "count", f"is {body.count}; a raw answer has only one message: set it to 1"
+        )
     command = dequeue_of(
         name, body.worker, body.count, body.wanted, body.lease_s, body.same_value_ok
     )
@@ -129,7 +131,7 @@ def token_in(asked: Asked[Any, NoFields]) -> LeaseToken:
     text = asked.path["token"]
     epoch, _, version = text.partition(".")
     if not (is_number(epoch) and is_number(version)):
-        what = f"is {text[:64]!r}, not the numbers of a lease: epoch.version"
+        what = f"is {text[:64]!r}, not a lease token of the form epoch.version"
         raise RequestInvalid(asked.path["queue"], "token", what)
     return LeaseToken(int(epoch), int(version))
 

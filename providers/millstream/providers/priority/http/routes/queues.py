@@ -63,7 +63,7 @@ async def configure(asked: Asked[Any, Version]) -> Answer:
             settings = settings_with(queue, known.settings, list_given(asked.body))
             row = await handle.configure(settings, version=wanted)
             return Answer(queue_of(queue, row))
-    raise AssertionError("the last refusal is not suppressed")
+    raise AssertionError("the last attempt raises its error")
 
 
 def suppress_while(is_again: bool) -> AbstractContextManager[None]:
