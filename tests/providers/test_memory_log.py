@@ -276,12 +276,12 @@ def test_what_is_too_large_is_refused_and_what_has_no_room_now_is_not() -> None:
     log = log_of(capacity_events=3, capacity_bytes=100)
     with pytest.raises(StreamError, match="one batch has 4 events"):
         log.append_now([out("a", 4)], 0.0)
-    with pytest.raises(StreamError, match="of 103 bytes"):
+    with pytest.raises(StreamError, match="and 103 bytes"):
         log.append_now([out("a" * 101)], 0.0)
     assert seqs(log.append_now([out("a", 3)], 0.0)) == [1]
     assert log.append_now([out("b")], 0.0) is None
     assert log.append_now([out("c" * 98)], 0.0) is None
-    with pytest.raises(QueueFull, match=r"full, 0 s long at a time: 3 of 3 events"):
+    with pytest.raises(QueueFull, match=r"full for 0 s: 3 of 3 events"):
         asyncio.run(log.append([out("b")], 0.0))
     log.acknowledge(0, 1, 0, [1])
     assert seqs(log.append_now([out("b")], 0.0)) == [2]
@@ -293,7 +293,7 @@ def test_a_span_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         log.append_now([out("a")], 0.0)
         log.acknowledge(0, 1, 0, [number + 1] if number else [])
-    with pytest.raises(QueueFull, match="its oldest event is not done, and 3 messages came"):
+    with pytest.raises(QueueFull, match="oldest message is not acknowledged, and 3 messages were"):
         log.append_now([out("b")], 0.0)
     log.acknowledge(0, 1, 1, [])
     assert seqs(log.append_now([out("b")], 0.0)) == [4]

@@ -94,9 +94,9 @@ def test_every_stored_item_can_be_let_go_of_once_and_reads_as_none() -> None:
 
 def test_what_is_not_stored_cannot_be_let_go_of() -> None:
     partition = partition_of(5)
-    with pytest.raises(ValueError, match="offset is 5, which is the end"):
+    with pytest.raises(ValueError, match="offset is 5, the end: no item"):
         partition.let_go(5)
-    with pytest.raises(ValueError, match="offset is 6, the end is 5"):
+    with pytest.raises(ValueError, match="offset is 6, but the end is 5"):
         partition.let_go(6)
 
 
@@ -125,7 +125,7 @@ def test_what_was_let_go_of_in_whole_segments_is_stepped_over() -> None:
     for offset in [6, 8, 9, 10]:
         partition.let_go(offset)
     assert [partition.first_held(at) for at in (2, 9, 10, 11)] == [10, 10, 10, 11]
-    with pytest.raises(ValueError, match="offset is 12, the end is 11"):
+    with pytest.raises(ValueError, match="offset is 12, but the end is 11"):
         partition.first_held(12)
 
 
@@ -167,7 +167,7 @@ def test_a_take_forgets_what_was_pulled() -> None:
     partition.register("a")
     assert partition.pull("a", 2) == [0, 1]
     assert partition.take("a", 1) == [0]
-    with pytest.raises(StreamError, match="nothing since 1"):
+    with pytest.raises(StreamError, match="nothing since its last commit, at 1"):
         partition.commit("a")
     assert partition.take("a", 9) == [1, 2]
     assert partition.take("a", 9) == []

@@ -162,7 +162,7 @@ async def test_what_is_done_behind_an_older_message_is_bounded(
     for number in range(1, 6):
         await queue.append([message("x")])
         await queue.acknowledge(1, 1, 0, [number] if number > 1 else [])
-    with pytest.raises(QueueFull, match="oldest event is not done"):
+    with pytest.raises(QueueFull, match="the oldest message is not acknowledged"):
         await queue.append([message("x")])
     await queue.acknowledge(1, 1, 1, [])
     await queue.append([message("x")])

@@ -204,7 +204,7 @@ def publish_error(error: Exception) -> StreamError:
     if isinstance(error, StreamError):
         return error
     if isinstance(error, CallTimeout | ClusterError):
-        return PublishUnknown(f"may have been accepted: {error}")
+        return PublishUnknown(f"the messages may have been accepted: {error}")
     return QueueUnavailable(f"{type(error).__name__}: {error}")
 
 
@@ -237,7 +237,9 @@ class MemoryReceiver:
         if after is not None and after.era >= self._era:
             self._after = max(self._after, after.seq)
         elif is_lost:
-            text = f"{self._id}: what was stored before era {self._era} was lost with its silo"
+            text = (
+                f"{self._id}: messages from before era {self._era} were lost in the crash of a silo"
+            )
             raise CursorTooOld(text, first=Token(self._era, self._after + 1))
 
     async def read(
@@ -263,7 +265,7 @@ class MemoryReceiver:
         """
         if era != self._era:
             raise QueueUnavailable(
-                f"{self._id}: its content of era {self._era} was lost with its silo"
+                f"{self._id}: its content of era {self._era} was lost in the crash of a silo"
             )
         self._after = after
 
@@ -342,7 +344,9 @@ class MemoryReader:
         """
         era, first, last_era, last = await self._queue.bounds()
         if position < Token(era, first):
-            raise CursorTooOld(f"{position} is gone", first=Token(era, first))
+            oldest = Token(era, first)
+            text = f"{position} is older than the first stored message, {oldest}"
+            raise CursorTooOld(text, first=oldest)
         found = await self._queue.look(position.seq, max_events, max_bytes)
         following = found.first_seq + len(found.messages)
         everything = list_unfinished(messages_of(found))

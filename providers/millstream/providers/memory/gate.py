@@ -68,7 +68,7 @@ class CapacityGate:
     def release(self, count: int = 1) -> None:
         """Return units, and admit waiting requests that now fit. Raises ValueError on too many."""
         if not 0 <= count <= self.capacity - self._free:
-            raise ValueError(f"count is {count}, {self.capacity - self._free} units are taken")
+            raise ValueError(f"count is {count}, but {self.capacity - self._free} units are taken")
         self._free += count
         self._admit()
 
@@ -83,7 +83,7 @@ class CapacityGate:
     def _refuse(self, count: int) -> NoReturn:
         if self._closed is not None:
             raise QueueUnavailable(self._closed)
-        raise ValueError(f"count is {count}, the capacity is {self.capacity}")
+        raise ValueError(f"count is {count}, but the capacity is {self.capacity}")
 
     def _admit(self) -> None:
         while self._waiters:

@@ -213,11 +213,13 @@ class Partition(Generic[T]):
         """
         reader = self._readers.get(group) or self._reader(group)
         if reader.pending is None:
-            raise NothingToCommit(f"group {group!r} has pulled nothing since {reader.committed}")
+            raise NothingToCommit(
+                f"group {group!r} has pulled nothing since its last commit, at {reader.committed}"
+            )
         low, high = reader.pending
         offset = high if upto is None else upto
         if not low <= offset <= high:
-            raise ValueError(f"upto is {offset}, group {group!r} has pulled {low} to {high}")
+            raise ValueError(f"upto is {offset}, but group {group!r} has pulled {low} to {high}")
         self._move(reader, offset)
         return offset
 
@@ -261,7 +263,7 @@ class Partition(Generic[T]):
         """
         self._refuse_outside(offset)
         if offset == self.end:
-            raise ValueError(f"offset is {offset}, which is the end")
+            raise ValueError(f"offset is {offset}, the end: no item is there")
         return self._chain.let_go(offset)
 
     def first_held(self, offset: int) -> int:
@@ -285,14 +287,14 @@ class Partition(Generic[T]):
     def _reader(self, group: str) -> GroupProgress[T]:
         reader = self._readers.get(group)
         if reader is None:
-            raise StreamError(f"group {group!r} is not registered, groups are {self.groups}")
+            raise StreamError(f"group {group!r} is not registered; the groups are {self.groups}")
         return reader
 
     def _refuse_outside(self, offset: int) -> None:
         if offset < self.first:
-            raise CursorTooOld(f"offset is {offset}, the oldest that is stored is {self.first}")
+            raise CursorTooOld(f"offset is {offset}, but the oldest stored item has {self.first}")
         if offset > self.end:
-            raise ValueError(f"offset is {offset}, the end is {self.end}")
+            raise ValueError(f"offset is {offset}, but the end is {self.end}")
 
     def _move(self, reader: GroupProgress[T], offset: int) -> None:
         was_last = reader.committed <= self._released  # otherwise another group limits the release

@@ -153,7 +153,7 @@ class MemoryQueue(Grain):
         """Replace the mark of this activation with the row of the content."""
         found = await self._store.read(self._row_key)
         if found is None or found.data not in (self._mark, data):
-            raise Conflict(f"{self.key}: another activation has taken the queue")
+            raise Conflict(f"{self.key}: another activation took over the queue")
         await self._store.write(self._row_key, data, found.etag, services_of(self).fence)
 
     async def _load(self, row: StoredQueue, options: MemoryOptions) -> None:
@@ -188,7 +188,7 @@ class MemoryQueue(Grain):
                 for key, row in rows:
                     await self._store.clear(key, row.etag, services_of(self).fence)
         except StorageError as error:
-            log.info("%s: rows of stored content stay a while: %s", self.key, error)
+            log.info("%s: rows of stored content are not deleted yet: %s", self.key, error)
 
     def _chunk_key(self, chunk: int) -> str:
         return f"memory-queue-content/{self.key}/{chunk:08d}"

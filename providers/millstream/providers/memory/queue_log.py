@@ -278,11 +278,12 @@ class QueueLog:
         options = self._options
         if self.end - self.done >= SPAN_MAX:
             raise QueueFull(
-                f"{self.key}: its oldest event is not done, and {SPAN_MAX:,} messages came since "
-                "(SPAN_MAX): see which subscription is paused or does not get on"
+                f"{self.key}: the oldest message is not acknowledged, and {SPAN_MAX:,} messages "
+                "were accepted since (SPAN_MAX): find the subscription that is paused or makes no "
+                "progress"
             )
         raise StreamError(
-            f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
+            f"{self.key}: one batch has {events} events and {size_bytes} bytes, which never fit: "
             f"capacity_events is {options.capacity_events}, capacity_bytes is "
             f"{options.capacity_bytes}"
         )
@@ -294,8 +295,8 @@ class QueueLog:
         """
         if not all(map(self._is_known, messages)):
             raise StaleMapper(
-                f"{self.key}: sealed for mapper epoch {self.eras.mapper_epoch}; the stream may be "
-                "in another queue now"
+                f"{self.key}: sealed for mapper epoch {self.eras.mapper_epoch}; the stream may "
+                "belong to another queue now"
             )
         return [None] * len(messages)
 
@@ -311,7 +312,7 @@ class QueueLog:
                 await room.acquire(events, size_bytes)
         except TimeoutError:
             raise QueueFull(
-                f"{self.key}: full, {options.enqueue_wait_s:g} s long at a time: "
+                f"{self.key}: full for {options.enqueue_wait_s:g} s: "
                 f"{room.events_taken} of {options.capacity_events} events (capacity_events), "
                 f"{room.bytes_taken} of {options.capacity_bytes} bytes (capacity_bytes)"
             ) from None

@@ -93,7 +93,7 @@ class MemoryBufferQueue:
         if not name:
             raise ConfigError("the name of a topic is empty")
         if not isinstance(item, type):
-            raise ConfigError(f"topic {name!r}: {item!r} is no class, but items are of one")
+            raise ConfigError(f"topic {name!r}: item is {item!r}: give the class of the items")
         if (name, item) in self._topics:
             raise ConfigError(f"topic {name!r} of {item.__qualname__} exists: use find()")
         options = TopicOptions(
@@ -124,7 +124,7 @@ class MemoryBufferQueue:
         if found is None:
             known = ", ".join(map(repr, self._topics.values())) or "none"
             what = getattr(item, "__qualname__", repr(item))
-            raise UnknownTopic(f"there is no topic {name!r} of {what}; made were: {known}")
+            raise UnknownTopic(f"there is no topic {name!r} of {what}; existing topics: {known}")
         return found
 
     def consumers(

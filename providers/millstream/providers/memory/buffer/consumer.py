@@ -108,7 +108,8 @@ class MemoryConsumer(Generic[T]):
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
             raise ConcurrentUse(
-                f"{self!r} is in a loop already: leave it first, or make more consumers"
+                f"{self!r} is already in a loop: leave it first, or create the group with "
+                "more consumers"
             )
         if self._commits_after:
             self._given = None  # an earlier loop may have left in the middle of its batch
@@ -125,7 +126,7 @@ class MemoryConsumer(Generic[T]):
             ConcurrentUse: Another task waits for a batch of this consumer.
         """
         if self._wait is not None:
-            raise ConcurrentUse(f"{self!r} is asked for two batches at once")
+            raise ConcurrentUse(f"{self!r} another task already waits for a batch")
         if self._commits_after and self._given is not None:
             self.commit()
         if self._unbroken >= BATCHES_BEFORE_YIELD:
@@ -220,7 +221,7 @@ class MemoryConsumer(Generic[T]):
         if self._is_auto:
             raise NothingToCommit(f"{self!r} commits by itself (auto_commit=True)")
         if self._given is None:
-            raise NothingToCommit(f"{self!r} was given no batch since its last commit")
+            raise NothingToCommit(f"{self!r} has no uncommitted batch")
         partition = self._topic.partitions[self._given]
         upto = None if count is None else partition.find_committed(self._group) + count
         partition.commit(self._group, upto)

@@ -56,13 +56,16 @@ class Handover(Generic[T]):
         """
         loop = self._loop
         if loop is None:
-            raise ConfigError(f"{self._name} has no loop yet: make a consumer in it first")
+            raise ConfigError(
+                f"{self._name} knows no event loop yet: create a consumer in the loop first"
+            )
         with self._lock:
             if self._is_closed:
-                raise TopicClosed(f"{self._name} was closed: it takes no more items")
+                raise TopicClosed(f"{self._name} is closed and accepts no more items")
             if len(self._items) >= self._items_max:
                 raise QueueFull(
-                    f"{self._name}: {self._items_max} items of other threads wait (handover_max)"
+                    f"{self._name}: {self._items_max} items from other threads wait already "
+                    "(handover_max)"
                 )
             self._items.append(item)
             must_wake, self._is_woken = not self._is_woken, True
@@ -79,7 +82,11 @@ class Handover(Generic[T]):
             try:
                 is_in = self._producer.try_produce(item)
             except Exception:  # raised by the user's `key`
-                log.exception("%s: an item of another thread has no key and is dropped", self._name)
+                log.exception(
+                    "%s: the key function failed for an item from another thread; "
+                    "the item is dropped",
+                    self._name,
+                )
                 is_in = True
             if not is_in:
                 assert self._loop is not None

@@ -142,7 +142,7 @@ class MemoryProducer(Generic[T]):
         try:
             await gate.acquire(count)
         except QueueUnavailable as error:
-            closed = TopicClosed(f"{error}: {accepted} items are in, the others are not")
+            closed = TopicClosed(f"{error}: {accepted} items were accepted, the others were not")
             closed.accepted_events = accepted
             raise closed from None
 
@@ -151,7 +151,10 @@ class MemoryProducer(Generic[T]):
         try:
             self._put(item, self._key(item))
         except Exception:  # raised by the user's `key`
-            log.exception("%r: an item of another thread has no key and is dropped", self._topic)
+            log.exception(
+                "%r: the key function failed for an item from another thread; the item is dropped",
+                self._topic,
+            )
 
     def try_produce(self, item: T, /) -> bool:
         """Put one item now, or not at all; never wait.

@@ -54,7 +54,7 @@ class Retries:
         if isinstance(self.attempts_max, bool) or not isinstance(self.attempts_max, int):
             raise ConfigError(f"attempts_max is {self.attempts_max!r}: write a whole number")
         if self.attempts_max < 0:
-            raise ConfigError(f"attempts_max is {self.attempts_max}: 0 means without end")
+            raise ConfigError(f"attempts_max is {self.attempts_max}: write 0 (no limit) or more")
         check_kind("Retries.backoff", self.backoff, Backoff)
         if self.exhausted is not None and not callable(self.exhausted):
             raise ConfigError(f"Retries.exhausted is {self.exhausted!r}: give an async function")
@@ -145,7 +145,8 @@ class PushGroup(Generic[T]):
     def _end(self, error: Exception) -> None:
         """Stop the whole group; the batch stays uncommitted."""
         self._is_stopping, self.failed = True, error
-        log.error("%s: a group of its handlers stops: %r", self._name, error, exc_info=error)
+        group = self._consumers[0].group
+        log.error("%s: group %r stops: %r", self._name, group, error, exc_info=error)
         for consumer in self._consumers:
             consumer.end()
 
@@ -194,4 +195,4 @@ def own_failure(raised: BaseException, cancelled: int) -> Exception:
         return raised
     if cancellations() > cancelled:
         raise raised
-    return GrainError("asyncio.CancelledError", "the handler awaited something that was cancelled")
+    return GrainError("asyncio.CancelledError", "the handler awaited a task that was cancelled")

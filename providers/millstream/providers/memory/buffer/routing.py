@@ -16,7 +16,7 @@ __all__ = ["deal", "partition_of_key"]
 def partition_of_key(key: str, partitions: int) -> int:
     """Return the partition of a key that is text: xxh3_64 in UTF-8. Raises TypeError otherwise."""
     if not isinstance(key, str):
-        raise TypeError(f"the key of an item is {key!r}, it must be a text")
+        raise TypeError(f"the key of an item is {key!r}, it must be text")
     return xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) % partitions
 
 

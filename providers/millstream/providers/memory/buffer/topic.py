@@ -107,14 +107,14 @@ class MemoryTopic(Generic[T]):
     def require_open(self) -> None:
         """Raise TopicClosed if the topic is closed."""
         if self.is_closed:
-            raise TopicClosed(f"{self!r} was closed: it takes no more items")
+            raise TopicClosed(f"{self!r} is closed and accepts no more items")
 
     def note_blocked(self) -> None:
         """Log a warning if a producer is about to wait and no group could ever make room."""
         if not self._groups and self.gate is not None and not self._was_blocked:
             self._was_blocked = True
             log.warning(
-                "%r is full (%d items) and has no group, so its producers wait until there is one",
+                "%r is full (%d items) and has no group, so its producers wait for a group",
                 self,
                 self.gate.capacity,
             )
@@ -154,13 +154,13 @@ class MemoryTopic(Generic[T]):
         if not group:
             raise ConfigError(f"{self!r}: the name of a group is empty")
         if group in self._groups:
-            raise ConfigError(f"{self!r}: group {group!r} exists, with all its consumers")
+            raise ConfigError(f"{self!r}: group {group!r} exists, and its consumers cannot change")
         if isinstance(count, bool) or not isinstance(count, int):
             raise ConfigError(f"{self!r}: count is {count!r}, it must be a whole number")
         if not 1 <= count <= len(self.partitions):
             raise ConfigError(
                 f"{self!r}: {count} consumers for {len(self.partitions)} partitions: each "
-                "consumer needs one at least"
+                "consumer needs at least one"
             )
         if start not in ("earliest", "latest"):
             raise ConfigError(f"start is {start!r}: write 'earliest' or 'latest'")
