@@ -474,7 +474,7 @@ async def test_what_cannot_be_generated_is_refused() -> None:
         GeneratorQueues("steps", Generated(STEPS, Step))
     with pytest.raises(ConfigError, match="no default items .GeneratedEvent, int, str have."):
         GeneratorQueues(STEPS)
-    with pytest.raises(ConfigError, match="is of provider 'default', so nobody"):
+    with pytest.raises(ConfigError, match="is of provider 'default', so its events"):
         await GeneratorQueues(MORE).open("other", bare_host())
     with pytest.raises(ConfigError, match="no queue 'queue-4': its mapper has 4"):
         (await adapter_of()).receiver("queue-4", 1)

@@ -68,7 +68,7 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[[]
         (made(DeploymentBalancer, weights=5), "weights is 5: give a dict"),
         (made(DeploymentBalancer, weights={5: 1}), r"weights\[5\]: the name of a silo is a str"),
         (made(Generated, 5), r"Generated\(namespace\) is 5; it must be a StreamNamespace"),
-        (made(Generated, NUMBERS, 5), "make is a function of key and number"),
+        (made(Generated, NUMBERS, 5), "make must be a function of key and number"),
         (made(generated, streams=math.nan), "GeneratorOptions.streams is nan"),
         (made(generated, streams=None), "GeneratorOptions.streams is None"),
         (made(generated, events_per_stream=math.inf), "GeneratorOptions.events_per_stream is inf"),

@@ -107,7 +107,7 @@ class GeneratorQueues:
         if one.namespace.provider != provider:
             raise ConfigError(
                 f"GeneratorQueues as {provider!r}: {one.namespace!r} is of provider "
-                f"{one.namespace.provider!r}, so nobody would hear its events here"
+                f"{one.namespace.provider!r}, so its events would reach no subscription"
             )
         return one
 
@@ -143,7 +143,9 @@ class GeneratorAdapter:
         for stream in streams:
             queue = mapper.queue_for(stream)
             if queue not in dealt:
-                raise ConfigError(f"the mapper puts {stream} into {queue!r}, not one of its queues")
+                raise ConfigError(
+                    f"the mapper puts {stream} into {queue!r}, which is not one of its queues"
+                )
             dealt[queue].append(stream)
         seed, count = self.options.seed, self.options.events_per_stream
         return {queue: QueueSequence(seed, queue, mine, count) for queue, mine in dealt.items()}
@@ -169,7 +171,7 @@ class GeneratorAdapter:
         if queue not in self._sequences:
             raise ConfigError(
                 f"provider {self._provider!r} has no queue {queue!r}: its mapper has "
-                f"{len(self._sequences)}, from {next(iter(self._sequences))!r}"
+                f"{len(self._sequences)} queues, the first is {next(iter(self._sequences))!r}"
             )
         return self._sequences[queue]
 
@@ -298,7 +300,7 @@ class GeneratorReader:
         """Return a page of events from a position on. Raises CursorTooOld for another era."""
         era, first = self._adapter.options.era, max(1, position.seq + (position.index > 0))
         if position.era != era:
-            text = f"{self._queue}: {position} is not of era {era}, which is generated"
+            text = f"{self._queue}: {position} is not of era {era} (GeneratorOptions.era)"
             raise CursorTooOld(text, first=Token(era, 1))
         wanted = min(max_events, self._adapter.options.batch_events_max)
         found = self._adapter.messages(self._sequence, first, wanted, max_bytes)

@@ -61,7 +61,7 @@ class Generated(Generic[T]):
         check_kind("Generated(namespace)", self.namespace, StreamNamespace)
         if self.make is not None and not callable(self.make):
             what = f"Generated({self.namespace!r}, {self.make!r})"
-            raise ConfigError(f"{what}: make is a function of key and number")
+            raise ConfigError(f"{what}: make must be a function of key and number")
         if self.make is None and self.namespace.item not in DEFAULT_ITEMS:
             known = ", ".join(sorted(item.__name__ for item in DEFAULT_ITEMS))
             raise ConfigError(
