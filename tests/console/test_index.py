@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said(desk: Desk, tmp_path: Path) -> None:
     assert "of one message: QUEUE ID" in desk.run("query", "history", "q", code=2)
     assert "--wanted is for depth" in desk.run("query", "times", "--wanted", "a=b", code=2)
     desk.place = f"sqlite:{tmp_path}/none.db"
-    assert "where is the index" in desk.run("query", "depth", code=1)
+    assert "there is no index" in desk.run("query", "depth", code=1)
     with pytest.raises(SystemExit):
         main(["index", "query", desk.place, "weather"])
 
@@ -85,7 +85,7 @@ def test_an_index_with_a_gap_is_not_whole(desk: Desk) -> None:
     assert desk.run("verify") == "nothing is missing\n"
     desk.writer.apply("query", 1, [change(version=6)], START_MS)
     assert desk.run("verify", code=1).startswith(
-        "q, shard 0, message m: 2 missing: 4 of the versions up to 6"
+        "q, shard 0, message m: 2 missing: the history has 4 of the versions up to 6"
     )
     assert desk.json("verify", code=1)["findings"][0]["missing"] == 2
 

@@ -443,7 +443,7 @@ class IndexSuite:
             assert index.depth() == {"q": {"pending": 2}}
 
     def test_an_empty_place_and_one_of_another_version_are_refused(self, place: str) -> None:
-        with pytest.raises(ConfigError, match="where is the index"):
+        with pytest.raises(ConfigError, match="there is no index"):
             PriorityIndex(place)
         writer = put(place, [[change()]])
         with closing(open_database(place, writes=True)) as database:
@@ -463,5 +463,5 @@ class IndexSuite:
     def test_tables_of_somebody_else_are_refused(self, place: str) -> None:
         with closing(open_database(place, writes=True)) as database:
             database.run("CREATE TABLE theirs (a TEXT)")
-        with pytest.raises(ConfigError, match="not those of an index"):
+        with pytest.raises(ConfigError, match="do not belong to an index"):
             put(place, [[change()]])

@@ -48,7 +48,7 @@ def test_an_index_that_is_as_the_queue_has_no_findings() -> None:
 
 
 def test_a_single_message_that_is_missing_between_two_is_found() -> None:
-    what = "no change of the messages with sequences {0} to {1} is there"
+    what = "the history has no change of the messages with sequences {0} to {1}"
     assert wrong_in(life(5), life(7)) == [("", 1, what.format(6, 6))]
     assert wrong_in(life(5), life(9)) == [("", 3, what.format(6, 8))]
     assert found_wrong([life(5), life(7)]) == [Finding("q", 0, "", 1, what.format(6, 6))]
@@ -73,13 +73,13 @@ def test_what_was_before_the_index_or_deleted_for_its_age_is_not_missing(
 ) -> None:
     late = life(first=3, changes=1, **facts)  # the index lacks its first two versions
     assert late.is_whole is is_whole
-    known = ("m", 2, "1 of the versions up to 3 are there")
+    known = ("m", 2, "the history has 1 of the versions up to 3")
     assert wrong_in(late) == ([known] if is_whole else [])
     assert bool(wrong_in(life(**facts), life(7))) is is_whole
 
 
 def test_a_version_that_is_missing_in_the_middle_is_found_however_old_the_life_is() -> None:
-    known = ("m", 1, "2 of the versions up to 3 are there")
+    known = ("m", 1, "the history has 2 of the versions up to 3")
     assert wrong_in(life(changes=2)) == [known]
     assert wrong_in(life(changes=2, begins_ms=CREATED_MS)) == [known]
 
@@ -88,17 +88,17 @@ def test_a_version_that_is_missing_in_the_middle_is_found_however_old_the_life_i
     ("facts", "what"),
     [
         (collected(ended=None), "version 3 is not in current"),
-        (life(current=2), "current has version 2, and history version 3"),
-        (life(ended=3), "current has version 3, and history its collection"),
+        (life(current=2), "current has version 2, but the history has version 3"),
+        (life(ended=3), "current has version 3, but the history has its collection"),
         (
             life(current_sequence=6),
-            "current has the message of this id with sequence 6, and this one was not collected "
-            "(was the queue deleted?)",
+            "current has the message of this id with sequence 6, but no change says that this "
+            "message was collected (was the queue deleted?)",
         ),
         (
             life(current_created_ms=CREATED_MS + 1, current_sequence=4),
-            "current has the message of this id with sequence 4, and this one was not collected "
-            "(was the queue deleted?)",
+            "current has the message of this id with sequence 4, but no change says that this "
+            "message was collected (was the queue deleted?)",
         ),
         (
             life(current_sequence=4),

@@ -55,7 +55,7 @@ def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
         tried.append(f"{place} ({home}): {fault}")
     raise ConfigError(
         f"Spark needs Java {JAVA_MIN} or newer; tried {'; '.join(tried) or 'nothing'}: install the "
-        f"extra millstream[spark], which has one, or set JAVA_HOME ({CHOICE} is {choice!r})"
+        f"extra millstream[spark], which contains one, or set JAVA_HOME ({CHOICE} is {choice!r})"
     )
 
 

@@ -110,8 +110,8 @@ def version_of(database: Database) -> str | None:
         found = []
     if not found:
         raise ConfigError(
-            f"{database.name} has tables, and they are not those of an index of priority queues: "
-            "give the index a database of its own"
+            f"{database.name} has tables that do not belong to an index of priority queues: "
+            "use a separate database for the index"
         )
     return str(found[0][0])
 
@@ -121,10 +121,10 @@ def check_version(database: Database) -> bool:
     version = version_of(database)
     if version not in (None, VERSION):
         raise ConfigError(
-            f"{database.name} is an index of version {version}, and this program knows {VERSION}: "
-            "use the program that wrote the index, or name an empty place and a new checkpoint "
-            "(and an empty directory for Parquet files), and the job builds the index again from "
-            "the changes that the stream keeps"
+            f"{database.name} is an index of version {version}, and this program reads version "
+            f"{VERSION}: use the release that wrote the index. Or give the job an empty place and "
+            "a new checkpoint (and an empty directory for Parquet files): it builds the index "
+            "again from the changes that the stream keeps"
         )
     return version is not None
 
@@ -151,6 +151,6 @@ def keep_source(database: Database, source: str) -> None:
         elif found[0][0] != source:
             raise ConfigError(
                 f"{database.name} has the changes of {found[0][0]}, and this query reads {source}: "
-                "name an empty place and a new checkpoint, and keep the former index to ask what "
-                "was before"
+                "give the job an empty place and a new checkpoint, and keep the former index for "
+                "questions about its changes"
             )

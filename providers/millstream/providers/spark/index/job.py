@@ -112,6 +112,6 @@ class _Put:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         context = frame.sparkSession.sparkContext
         query = context.getLocalProperty(QUERY_ID)
-        assert query, "Spark tells the query's id to whoever takes a batch"
+        assert query, "Spark gives the id of the query to foreachBatch"
         rows = rows_of(frame.toArrow())
         self._writer.apply(query, batch, rows, round(Env().wall_s() * 1000))

@@ -36,6 +36,8 @@ class IndexOptions:
     def __post_init__(self) -> None:
         days = self.history_days
         if days is not None and not 1 <= days <= DAYS_MAX:
-            raise ConfigError(f"history_days {days} is not from 1 to {DAYS_MAX}, or None")
+            raise ConfigError(f"history_days is {days}: write 1 to {DAYS_MAX}, or None")
         if not 1 <= self.changes_per_batch <= BATCH_MAX:
-            raise ConfigError(f"changes_per_batch {self.changes_per_batch} is not 1 to {BATCH_MAX}")
+            raise ConfigError(
+                f"changes_per_batch is {self.changes_per_batch}: write 1 to {BATCH_MAX}"
+            )

@@ -25,5 +25,5 @@ def open_database(place: str, *, writes: bool) -> Database:
     if kind in ("postgresql", "postgres") and rest.startswith("//"):
         return PostgresDatabase(place, writes=writes)
     raise ConfigError(
-        f"an index is at sqlite:path or postgresql://user@host/database, not at {place!r}"
+        f"the place of an index is sqlite:path or postgresql://user@host/database, not {place!r}"
     )

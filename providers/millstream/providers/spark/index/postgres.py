@@ -65,7 +65,7 @@ class PostgresDatabase:
             self._lock()
             self.run(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
         elif not self.run("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)):
-            raise ConfigError(f"{self.name} has no schema {SCHEMA}: where is the index?")
+            raise ConfigError(f"{self.name} has no schema {SCHEMA}: there is no index")
         self.run(f"SET search_path TO {SCHEMA}")
 
     def _lock(self) -> None:
@@ -76,7 +76,7 @@ class PostgresDatabase:
             if not isinstance(error.__cause__, self._busy):
                 raise
             raise ConfigError(
-                f"{self.name}: another session writes this index: of one index one job writes"
+                f"{self.name}: another session writes this index; only one job at a time may write"
             ) from None
         self.run("SET lock_timeout = 0")
 

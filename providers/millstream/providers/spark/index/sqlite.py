@@ -40,7 +40,7 @@ class SqliteDatabase:
         self.name = str(path)
         self._lock: DirLock | None = None
         if not writes and not path.exists():
-            raise ConfigError(f"{path} is not there: where is the index?")
+            raise ConfigError(f"{path} does not exist: there is no index")
         if writes:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = self._take_lock(path)
@@ -73,7 +73,7 @@ class SqliteDatabase:
         found = disk.lock(place)
         if found is None:
             raise ConfigError(
-                f"{path}: another process writes this index: of one index one job writes"
+                f"{path}: another process writes this index; only one job at a time may write"
             )
         return found
 
@@ -88,7 +88,7 @@ class SqliteDatabase:
             yield
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-                raise ConfigError(f"{self.name} is no SQLite file: name another one") from None
+                raise ConfigError(f"{self.name} is not a SQLite file: give another path") from None
             raise StorageUnavailable(f"{self.name}: {error}") from error
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -115,8 +115,10 @@ def _missing_before(before: LifeFacts | None, life: LifeFacts) -> list[Finding]:
     missing = life.sequence - before.sequence - 1
     if missing <= 0 or not before.is_whole:
         return []
-    what = f"no change of the messages with sequences {before.sequence + 1} to {life.sequence - 1}"
-    return [Finding(life.queue, life.shard, "", missing, f"{what} is there")]
+    what = f"messages with sequences {before.sequence + 1} to {life.sequence - 1}"
+    return [
+        Finding(life.queue, life.shard, "", missing, f"the history has no change of the {what}")
+    ]
 
 
 def _wrong_in(life: LifeFacts) -> list[Finding]:
@@ -126,7 +128,7 @@ def _wrong_in(life: LifeFacts) -> list[Finding]:
     if life.is_whole:
         missing += life.first - 1  # the index began before this life, and no change was deleted
     if missing:
-        known = f"{life.changes} of the versions up to {life.last} are there"
+        known = f"the history has {life.changes} of the versions up to {life.last}"
         return [Finding(*name, missing, known)]
     wrong = _wrong_now(life)
     return [Finding(*name, 0, wrong)] if wrong else []
@@ -142,12 +144,14 @@ def _wrong_now(life: LifeFacts) -> str:
         if life.ended is None and life.current == life.last:
             return ""
         what = "its collection" if life.ended is not None else f"version {life.last}"
-        return f"current has version {life.current}, and history {what}"
+        return f"current has version {life.current}, but the history has {what}"
     if life.ended is not None:
         return ""
     other = f"current has the message of this id with sequence {now[1]}"
     if now > own:
-        return f"{other}, and this one was not collected (was the queue deleted?)"
+        return (
+            f"{other}, but no change says that this message was collected (was the queue deleted?)"
+        )
     return f"{other}, which is older"
 
 
