@@ -28,6 +28,8 @@ PARTS = (
     "millstream.balancers",
 )
 REQUIRED = "required"
+# Fields without a default whose option has one, which depends on the DataFrame.
+FROM_FRAME = {"WriteOptions": {"value_columns": "all columns"}}
 
 RUNNABLE = re.compile(
     r"^```python title=\"program\.py\"\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.M | re.S
@@ -201,7 +203,7 @@ def test_every_option_class_has_its_section() -> None:
 
 @pytest.mark.parametrize("name", OPTION_CLASSES)
 def test_the_table_of_an_option_class_has_its_fields_and_defaults(name: str) -> None:
-    defaults = defaults_of(find(f"{OPTION_CLASSES[name]}:{name}"))
+    defaults = defaults_of(find(f"{OPTION_CLASSES[name]}:{name}")) | FROM_FRAME.get(name, {})
     text = (DOCS / "reference" / "options.md").read_text()
     rows = dict(ROW.findall(section(text, f"## `{name}`\n")))
     assert list(rows) == list(defaults)

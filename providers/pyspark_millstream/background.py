@@ -144,7 +144,7 @@ async def _connect(options: Where) -> Client:
             failures += 1
             left_s = end_s - loop.time()
             if left_s <= 0:
-                error.add_note(f"tried again for patience_s {options.patience_s:g}")
+                error.add_note(f"retried for patience_s {options.patience_s:g}")
                 raise
             await asyncio.sleep(min(RETRY.whole_s(failures), left_s))
 

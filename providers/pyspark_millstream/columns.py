@@ -162,8 +162,8 @@ def _item_of(place: ItemPlace, row: int, malformed: dict[int, str] | None) -> Ma
         if isinstance(item, dict):
             return item
         reason = (
-            f"{place} is {type(item).__name__}, and not a map: read without a schema, as key, "
-            "payload, headers, token, time"
+            f"{place} is {type(item).__name__}, not a map: read without a schema; the columns are "
+            "then key, payload, headers, token, time"
         )
     if malformed is None:
         raise ValueError(reason)

@@ -67,15 +67,15 @@ class ConsumerClaim:
             except ConfigError:
                 return  # `hold` raises it
             except MillstreamError as error:
-                log.info("consumer %s: the claim is not renewed: %s", self._name, error)
+                log.info("consumer %s: the claim could not be renewed: %s", self._name, error)
 
     async def _renew_once(self) -> None:
         holder = await ask_cluster(self._options, lambda reads: reads.claim(self._name, self.run))
         if holder.run != self.run:
             self._lost = ConfigError(
-                f"consumer {self._name!r} was taken over by another run ({holder.run}), as this "
-                f"one ({self.run}) did not renew its claim in time: let one query at a time use a "
-                "consumer, or give the other one a name of its own"
+                f"consumer {self._name!r} was taken over by another run ({holder.run}), because "
+                f"this run ({self.run}) did not renew its claim in time: let only one query at a "
+                "time use a consumer, or give the other query another consumer"
             )
             raise self._lost
 
@@ -90,4 +90,4 @@ class ConsumerClaim:
                 ask_cluster(self._options, lambda reads: reads.release(self._name, self.run))
             )
         except (MillstreamError, RuntimeError) as error:
-            log.warning("consumer %s is not given up: %s", self._name, error)
+            log.warning("consumer %s: the claim could not be released: %s", self._name, error)

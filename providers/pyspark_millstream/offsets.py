@@ -87,7 +87,7 @@ def restore(given: Mapping[str, Any]) -> StoredOffset:
     values = [given.get(name) for name in names]
     if not isinstance(queues, Mapping) or not all(isinstance(one, str) for one in values):
         raise ValueError(
-            f"an offset has {', '.join(names)} and queues, and this one has "
+            f"an offset has {', '.join(names)} and queues, but this one has "
             f"{', '.join(map(str, given)) or 'nothing'}: another version of Millstream, or another "
             "program, wrote the checkpoint. Give the query a new checkpoint"
         )

@@ -99,7 +99,7 @@ def check_names(texts: Mapping[str, str], options: type[Any]) -> None:
             _check_text(name, text)
             continue
         near = get_close_matches(name, known, n=1, cutoff=0.8)
-        meant = f"write option({near[0]!r}, ...)" if near else f"there are {', '.join(known)}"
+        meant = f"write option({near[0]!r}, ...)" if near else f"the options are {', '.join(known)}"
         raise ValueError(f"unknown option {name!r}: {meant}")
 
 
@@ -132,7 +132,7 @@ def gateways(text: str) -> tuple[str, ...]:
     try:
         connect(*listed)
     except ConfigError as error:
-        raise ValueError(f"option 'gateways': {error}, as in 127.0.0.1:7700") from None
+        raise ValueError(f"option 'gateways': {error}; write such as 127.0.0.1:7700") from None
     return listed
 
 

@@ -112,14 +112,17 @@ def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
         return "latest" if is_stream else "earliest"
     if text in ("earliest", "latest"):
         if text == "latest" and not is_stream:
-            raise ValueError("option 'starting_offsets' is 'latest': nothing lies behind the end")
+            raise ValueError(
+                "option 'starting_offsets' is 'latest': spark.read would return no rows; write "
+                "'earliest', a time or tokens"
+            )
         return text
     try:
         if text.startswith("{"):
             return _read_stated(json.loads(text))
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
-            raise ValueError("it has no zone")
+            raise ValueError("it has no time zone")
         return when.timestamp()
     except ValueError as error:
         raise ValueError(
@@ -138,11 +141,13 @@ def _read_stated(given: dict[str, Any]) -> StatedOffset:
 def _consumer(text: str, is_stream: bool) -> str:
     if text and not is_stream:
         raise ValueError(
-            f"option 'consumer' is {text!r}: spark.read does nothing that could be kept for it; a "
-            "stream has one"
+            f"option 'consumer' is {text!r}: only streaming queries have one; remove the option "
+            "for spark.read"
         )
     if len(text) > READER_CHARS_MAX:
-        raise ValueError(f"option 'consumer' has {len(text)} characters, of {READER_CHARS_MAX}")
+        raise ValueError(
+            f"option 'consumer' has {len(text)} characters, at most {READER_CHARS_MAX}"
+        )
     return text
 
 
@@ -151,7 +156,8 @@ def _bytes(texts: Mapping[str, str], is_stream: bool) -> int | None:
         return None
     if not is_stream:
         raise ValueError(
-            "option 'max_bytes_per_batch': spark.read has one batch; a stream has more"
+            "option 'max_bytes_per_batch': only streaming queries have one; spark.read reads all "
+            "in one batch"
         )
     return count(texts, "max_bytes_per_batch", 1, BYTES_MAX)
 

@@ -89,9 +89,9 @@ def ask_schema(options: ReadOptions) -> str:
     unsaid = [f"field {one.name!r}: {one.unsaid}" for one in columns if not one.kind]
     if unsaid:
         raise ConfigError(
-            f"items of namespace {options.namespace!r} have no columns in Spark: "
-            f"{'; '.join(unsaid)}. Give the fields to read in schema('...'), or read the items as "
-            f"they are: schema({PLAIN_SCHEMA!r})"
+            f"Spark has no columns for items of namespace {options.namespace!r}: "
+            f"{'; '.join(unsaid)}. Give the fields to read in schema('...'), or read the encoded "
+            f"items with schema({PLAIN_SCHEMA!r})"
         )
     found = {one.name: one.kind for one in columns}
     return ", ".join(f"{quote(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
@@ -114,8 +114,8 @@ def check_corrupt(name: str, schema: StructType) -> None:
         kind = field.dataType.simpleString()
         if field.name == name and kind not in ("string", "binary"):
             raise ValueError(
-                f"column {name!r} is {kind}, and tells what is malformed: make it string (the "
-                "reason) or binary (the item), or name another column in "
+                f"column {name!r} is {kind}, but it is the column for malformed items: make it "
+                "string (for the reason) or binary (for the item), or name another column in "
                 "'column_name_of_corrupt_record'"
             )
 
@@ -179,20 +179,20 @@ class NamespaceSource:
                 known = ", ".join(sorted(other.queue for other in extents if other.is_open))
                 raise ConfigError(
                     f"option 'starting_offsets' names queue {one.queue!r}, which {source} does not "
-                    f"have: it has {known}"
+                    f"have: its queues are {known}"
                 )
         return StoredOffset(source, wanted.positions)
 
     def begin_anew(self, before: ReadSource | None, own: ReadSource) -> None:
         """Handle positions of another source. Raises ConfigError with `fail_on_data_loss`."""
-        text = f"this query reads {own}, and its offset is of {before}"
+        text = f"this query reads {own}, but its offset is of {before}"
         if self.options.fail_on_data_loss:
             raise ConfigError(
-                f"{text}: positions of the one name other messages in the other. If the query is "
-                "to read what is there now, from the first message on, give it a new checkpoint, "
-                "or option('fail_on_data_loss', 'false')"
+                f"{text}: a position means another message there. To read the present messages "
+                "from the first one on, give the query a new checkpoint, or "
+                "option('fail_on_data_loss', 'false')"
             )
-        log.warning("%s: the query begins anew, at the first message of each queue", text)
+        log.warning("%s: the query starts again at the first message of each queue", text)
 
     def list_kept(self, start: Offset, extents: Sequence[Extent]) -> dict[QueueId, Token]:
         """Return the start, with the first stored message in queues where messages were lost.
@@ -206,23 +206,25 @@ class NamespaceSource:
 
     def _on_lost(self, loss: Loss) -> None:
         if loss.end is None:
-            text = f"messages from {loss.position} on are gone, {loss.first} is the first"
+            text = (
+                f"messages from {loss.position} on were dropped, {loss.first} is the first one left"
+            )
             advice = (
-                "give queries a consumer, keep messages for longer (retention_s of the ledger), or "
-                "let the query go on"
+                "set option 'consumer', keep messages for longer (retention_s of the ledger), or "
+                "let the query skip them"
             )
         else:
-            text = f"it ends before {loss.end}, and the query has read up to {loss.position}"
+            text = f"it ends before {loss.end}, but the query has read up to {loss.position}"
             advice = (
-                "the cluster lost messages, or its state was put back from an older copy: give the "
+                "the cluster lost messages, or its state was restored from an older copy: give the "
                 "query a new checkpoint, or let it read the queue again from the first message"
             )
         text = f"queue {loss.queue}: {text}"
         if self.options.fail_on_data_loss:
             raise CursorTooOld(
-                f"{text}: {advice}: option('fail_on_data_loss', 'false')", first=loss.first
+                f"{text}: {advice} with option('fail_on_data_loss', 'false')", first=loss.first
             )
-        log.warning("%s: the query goes on there", text)
+        log.warning("%s: the query continues at the first stored message", text)
 
     def retain(self, positions: Mapping[QueueId, Token | None], incarnation: str, run: str) -> None:
         """Let the cluster keep the messages after these positions; None: all present messages."""
@@ -274,7 +276,7 @@ class NamespaceSource:
             for messages in cut(page.messages, ROWS_MAX):
                 yield columns.batch(messages)
         if columns.dropped:
-            log.warning("queue %s: %d malformed items were left out", part.queue, columns.dropped)
+            log.warning("queue %s: %d malformed items were skipped", part.queue, columns.dropped)
 
     def _pages(self, part: Range, incarnation: str) -> Iterator[ReadPage]:
         position = part.start
@@ -431,7 +433,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except MillstreamError as error:
             if isinstance(error, ConfigError) and self._source.options.fail_on_data_loss:
                 raise
-            log.warning("consumer %s: what is done is not let go: %s", name, error)
+            log.warning("consumer %s: the progress could not be reported: %s", name, error)
 
     def stop(self) -> None:
         """Release the consumer, because the query ends."""

@@ -165,9 +165,9 @@ class Chunker:
 
     def _refuse(self, key: str, size: int) -> None:
         raise ValueError(
-            f"row {self._rows} of the partition, of key {show_text(key)!r}, has {size} bytes as a "
-            f"message; a queue of the stream accepts {self._message.bytes_max}: write fewer or "
-            "smaller columns, or raise the limit of the queue"
+            f"row {self._rows} of the partition, with key {show_text(key)!r}, makes a message of "
+            f"{size} bytes; a queue of the stream accepts {self._message.bytes_max}: write fewer "
+            "or smaller columns, or raise the limit of the queue"
         )
 
     def _take(self) -> Chunk:

@@ -57,8 +57,8 @@ class TaskSender:
             raise
         except ValueError as error:  # a frame is too large
             error.add_note(
-                "a call is too large: write a smaller option 'chunk_rows' or 'message_bytes'; a "
-                "single row that is too large needs smaller columns, or a higher limit in the silos"
+                "a call is too large: lower the option 'chunk_rows' or 'message_bytes'; if a "
+                "single row is too large, write smaller columns, or raise the limit of the silos"
             )
             raise
 

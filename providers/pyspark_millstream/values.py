@@ -87,8 +87,8 @@ def _maps(column: Array) -> list[dict[Any, Any] | None]:
     kind = column.type
     if kinds.is_nested(kind.key_type):
         raise ValueError(
-            f"a map has keys of type {kind.key_type}, and keys of an item's map are numbers, text, "
-            "bytes, dates or times: write an array of structs, as map_entries() makes it"
+            f"a map has keys of type {kind.key_type}, but keys of an item's map must be numbers, "
+            "text, bytes, dates or times: write an array of structs, as map_entries() makes it"
         )
     pairs = column.cast(arrow.list_(arrow.struct([kind.key_field, kind.item_field])))
     keys, items = pairs.flatten().flatten()
@@ -97,7 +97,9 @@ def _maps(column: Array) -> list[dict[Any, Any] | None]:
     for entries in _lists(pairs, list(zip(plain, values_of(items), strict=True))):
         made = None if entries is None else dict(entries)
         if entries is not None and made is not None and len(made) < len(entries):
-            raise ValueError(f"a map has {len(entries)} entries and {len(made)} different keys")
+            raise ValueError(
+                f"a map has {len(entries)} entries, but only {len(made)} different keys"
+            )
         found.append(made)
     return found
 
@@ -134,7 +136,7 @@ def array_of(values: Sequence[Any], kind: DataType) -> Array:
         return _list_array(values, kind)
     if kinds.is_string(kind) or kinds.is_large_string(kind):
         if any(one is not None and type(one) is not str for one in values):
-            raise TypeError("it is no text")
+            raise TypeError("it is not text")
     elif any(type(one) is str for one in values):
         return _with_texts(values, kind)
     return arrow.array(list(values), kind)
@@ -190,7 +192,7 @@ def _map_array(values: Sequence[Any], kind: DataType) -> Array:
     with _within(" key"):
         keys = array_of([key for key, _ in flat], kind.key_type)
     if keys.null_count:
-        raise ValueError("a map has the key nil, and a map of Spark has none such")
+        raise ValueError("a map has the key nil, which a map of Spark cannot have")
     with _within("{}"):
         items = array_of([item for _, item in flat], kind.item_type)
     offsets = arrow.array(_offsets(pairs), arrow.int32())

@@ -108,7 +108,7 @@ def _task() -> tuple[Properties, int]:
 
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("a Millstream writer runs inside a Spark task only")
+        raise RuntimeError("a Millstream writer runs only inside a Spark task")
     return context.getLocalProperty, context.partitionId()
 
 

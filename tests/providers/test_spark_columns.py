@@ -126,9 +126,9 @@ def test_a_time_as_text_is_of_utc_where_it_has_no_zone(text: str) -> None:
     [
         ({"n": "x"}, arrow.int64(), "column 'n' is int64, and the item of stream 'a' at 0000"),
         ({"n": 1 << 40}, arrow.int32(), "has 1099511627776"),
-        ({"n": 1}, arrow.string(), "it is no text"),
+        ({"n": 1}, arrow.string(), "it is not text"),
         ({"n": [1]}, arrow.int64(), r"has \[1\]"),
-        (7, arrow.int64(), "is int, and not a map: read without a schema"),
+        (7, arrow.int64(), "is int, not a map: read without a schema"),
     ],
 )
 def test_what_does_not_fit_is_named(item: Any, kind: Any, text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_permissive_read_keeps_what_fits_and_says_what_does_not() -> None:
         (4, None, "a"),
     ]
     reasons = [row["bad"] for row in found]
-    for row, said in ((1, "'one'"), (2, "not a map"), (3, "no text"), (5, "cannot be decoded")):
+    for row, said in ((1, "'one'"), (2, "not a map"), (3, "not text"), (5, "cannot be decoded")):
         assert said in reasons[row] and "the item of stream" in reasons[row]
     assert [reasons[row] for row in (0, 4, 6)] == [None] * 3 and not columns.dropped
     items = [row["bad"] for row in made("permissive", arrow.binary())[0]]
@@ -190,7 +190,7 @@ def test_malformed_items_are_dropped_and_counted() -> None:
 def test_a_malformed_item_ends_a_failfast_read() -> None:
     with pytest.raises(ValueError, match="column 'n' is int64, and the item of stream 'a' at"):
         rows(malformed()[:1], n=arrow.int64())
-    with pytest.raises(ValueError, match="'b' at .* is int, and not a map"):
+    with pytest.raises(ValueError, match="'b' at .* is int, not a map"):
         rows(malformed()[1:], n=arrow.int64())
 
 

@@ -67,7 +67,7 @@ async def test_a_query_that_may_lose_messages_begins_anew_in_a_cluster_that_was_
         with caplog.at_level(logging.WARNING):
             reader = spark.reader(fail_on_data_loss="false")
             moved, found = await spark.batch(reader, before, ReadAllAvailable())
-        assert found == {} and "begins anew" in caplog.text
+        assert found == {} and "the query starts again" in caplog.text
         assert await asyncio.to_thread(spark.reader().partitions, before, moved) == []
         _, found = await spark.drain(spark.reader(), moved, 1 << 40)
         assert found == expected(0, 7)
@@ -133,19 +133,21 @@ async def test_a_position_behind_the_end_of_its_queue_is_a_loss(
         await spark.publish()
         source, extents = await asyncio.to_thread(spark.reader()._source.look)
         ahead = {one.queue: Token(0, one.end.seq + 9) for one in extents if one.end is not None}
-        with pytest.raises(CursorTooOld, match="it ends before .* put back from an older copy"):
+        with pytest.raises(CursorTooOld, match="it ends before .* restored from an older copy"):
             await end_in(spark, make_stored(source, ahead), patience_s="0.2")
         with caplog.at_level(logging.WARNING):
             reader = spark.reader(fail_on_data_loss="false", patience_s="0.2")
             _, found = await spark.drain(reader, make_stored(source, ahead), 1 << 40)
-        assert found == expected(0, EACH) and "the query goes on there" in caplog.text
+        assert found == expected(0, EACH) and "the query continues at" in caplog.text
 
 
 async def test_a_stated_queue_that_is_not_there_is_refused(tmp_path: Path) -> None:
     async with in_cluster(tmp_path) as spark:
         await spark.publish(1)
         stated = json.dumps({"queue-7": str(Token(0, 1))})
-        with pytest.raises(ConfigError, match="names queue 'queue-7', .* it has queue-0, queue-1"):
+        with pytest.raises(
+            ConfigError, match="names queue 'queue-7', .* its queues are queue-0, queue-1"
+        ):
             await asyncio.to_thread(spark.reader(starting_offsets=stated).initialOffset)
 
 

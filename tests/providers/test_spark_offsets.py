@@ -199,18 +199,18 @@ def test_options_have_defaults_and_are_read() -> None:
     [
         ({"starting_offset": "latest"}, r"unknown option 'starting_offset': write option\('start"),
         ({"starting_offsets": "newest"}, "write earliest, latest, a time such as"),
-        ({"starting_offsets": "2026-01-01T00:00:00"}, "it has no zone"),
+        ({"starting_offsets": "2026-01-01T00:00:00"}, "it has no time zone"),
         ({"starting_offsets": '{"q": "7"}'}, "queue 'q': '7' is not a token"),
         ({"starting_offsets": '{"q": '}, "write earliest, latest"),
-        ({"starting_offsets": "latest", "is_stream": False}, "nothing lies behind the end"),
+        ({"starting_offsets": "latest", "is_stream": False}, "spark.read would return no rows"),
         ({"max_messages_per_batch": "0"}, "write a whole number from 1 to"),
         ({"max_bytes_per_batch": "0"}, "write a whole number from 1 to"),
-        ({"max_bytes_per_batch": "9", "is_stream": False}, "spark.read has one batch"),
+        ({"max_bytes_per_batch": "9", "is_stream": False}, "only streaming queries have one"),
         ({"mode": "lenient"}, "write failfast, permissive, dropmalformed"),
         ({"fail_on_data_loss": "yes"}, "write true or false"),
         ({"patience_s": "-1"}, "write seconds, above 0"),
         ({"namespace": ""}, "option 'namespace' is missing"),
-        ({"key_column": "id"}, "unknown option 'key_column': there are gateways"),
+        ({"key_column": "id"}, "unknown option 'key_column': the options are gateways"),
     ],
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, Any], text: str) -> None:

@@ -138,7 +138,7 @@ def test_an_option_that_is_none_is_refused_and_sparks_own_are_not() -> None:
     assert parsed(checkpointLocation="/x", queryName="q") == parsed()
     with pytest.raises(ValueError, match=r"'chunkrows': write option\('chunk_rows'"):
         parsed(chunkRows="5")
-    with pytest.raises(ValueError, match=r"'timeout_s': there are gateways, .*, patience_s$"):
+    with pytest.raises(ValueError, match=r"'timeout_s': the options are gateways, .*, patience_s$"):
         parsed(timeout_s="5")
 
 

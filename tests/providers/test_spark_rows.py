@@ -143,7 +143,9 @@ def test_a_row_that_no_queue_accepts_is_refused_with_its_place(extra: int) -> No
         assert not list(chunker.feed(rows))
         assert [len(one.items) for one in next(chunker.rest())] == [1, 1]
         return
-    want = f"row 1 of the partition, of key 'k', has {largest} bytes as a message; .*{largest - 1}"
+    want = (
+        f"row 1 of the partition, with key 'k', makes a message of {largest} bytes; .*{largest - 1}"
+    )
     with pytest.raises(ValueError, match=want):
         list(chunker.feed(rows))
 

@@ -135,7 +135,7 @@ def test_a_task_goes_to_the_gateway_that_answers() -> None:
 def test_a_task_gives_up_when_no_gateway_answers_for_its_patience() -> None:
     with pytest.raises(SiloUnavailable, match="no gateway answers") as raised:
         send(options(gateways=(closed_port(),), patience_s=0.3), 1)
-    assert raised.value.__notes__[-1] == "tried again for patience_s 0.3"
+    assert raised.value.__notes__[-1] == "retried for patience_s 0.3"
 
 
 def test_a_chunk_larger_than_the_gateway_takes_names_the_option() -> None:
@@ -143,7 +143,7 @@ def test_a_chunk_larger_than_the_gateway_takes_names_the_option() -> None:
     with FakeGateway(Faults(hello=hello)) as gateway:
         with pytest.raises(ValueError, match="exceed frame_bytes_max 2000") as raised:
             send(options(gateway), 500)
-        assert "write a smaller option 'chunk_rows'" in raised.value.__notes__[-1]
+        assert "lower the option 'chunk_rows'" in raised.value.__notes__[-1]
     assert not gateway.calls
 
 

@@ -269,7 +269,7 @@ async def test_many_large_rows_of_one_key_are_several_messages(tmp_path: Path) -
 
 async def test_a_row_that_no_queue_accepts_fails_its_batch_alone(tmp_path: Path) -> None:
     async with over_ledger(tmp_path) as options:
-        with pytest.raises(ValueError, match="row 3 of the partition, .* has 80000.."):
+        with pytest.raises(ValueError, match="row 3 of the partition, .* message of 80000.."):
             rows = itertools.chain(large_rows(0, 3, 10), large_rows(3, 1, 8_000_000))
             await write_batch(options, 0, rows)
         largest = 7 * 2**20 - 1_000

@@ -163,7 +163,9 @@ def test_a_row_that_no_queue_accepts_fails_the_write_and_the_next_one_goes_on(
             writer = large_rows(spark, 2, size).write.format("millstream").mode("append")
             writer.options(**options).save()
 
-        with pytest.raises(Exception, match="row 0 of the partition, of key 'C0', has 80000"):
+        with pytest.raises(
+            Exception, match="row 0 of the partition, with key 'C0', makes a message of 80000"
+        ):
             save(8_000_000)
         assert silos.seen(0) == {}
         save(7_000_000)
