@@ -72,7 +72,11 @@ async def test_a_mistake_in_how_to_connect_is_told_by_the_option(
             (("--gateway", "nonsense"), 2, "--gateway: 'nonsense' is not an address"),
             (("--gateway", "127.0.0.1:1"), 1, "127.0.0.1:1: nobody listens there"),
             (("--gateway", gateway, "--cluster", "prod"), 1, "cluster 'dev', not 'prod': name"),
-            (("--gateway", gateway, "--cluster", "\udc80"), 2, "--cluster: '\\udc80' is no text"),
+            (
+                ("--gateway", gateway, "--cluster", "\udc80"),
+                2,
+                "--cluster: '\\udc80' cannot be encoded",
+            ),
             (("--gateway", gateway, "--operator", str(tmp_path)), 1, "--operator: "),
         ):
             if name == "ledger recover" and "\udc80" in wrong:

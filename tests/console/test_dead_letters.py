@@ -138,7 +138,7 @@ async def test_damaged_letters_are_counted_and_named_beside_the_others(
             assert await run(cluster, "ls", *words) == 1
             out, error = capsys.readouterr()
             assert [line.split("  ")[0] for line in out.splitlines()] == [second.id]
-            assert "damaged, and not listed: 1; `show ID` says" in error
+            assert "damaged letters, not listed: 1; `show ID` shows" in error
             assert error.splitlines()[-1] == first.id
         assert await run(cluster, "show", first.id) == 1
         assert "Corrupt: row dead/default/" in capsys.readouterr().err

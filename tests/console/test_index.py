@@ -65,7 +65,10 @@ def test_questions_and_their_answers(desk: Desk) -> None:
     assert [one["version"] for one in desk.json("query", "history", "q", "m")] == [1, 2, 3]
     (message,) = desk.json("query", "message", "q", "m")
     assert message["to_state"] == "errored" and message["metadata"] == {}
-    assert desk.run("query", "message", "q", "none", code=1) == "nothing is known of it\n"
+    assert (
+        desk.run("query", "message", "q", "none", code=1)
+        == "the index has no change of this message\n"
+    )
     times = {one["state"]: one["total_ms"] for one in desk.json("query", "times", "q", "m")}
     assert times["pending"] == 50 and times["running"] == 20 and times["errored"] > 1_000_000
     errors = {"failed": 1, "expired": 0, "released": 0, "total": 1}
@@ -73,8 +76,10 @@ def test_questions_and_their_answers(desk: Desk) -> None:
 
 
 def test_what_is_wrong_is_said(desk: Desk, tmp_path: Path) -> None:
-    assert "of one message: QUEUE ID" in desk.run("query", "history", "q", code=2)
-    assert "--wanted is for depth" in desk.run("query", "times", "--wanted", "a=b", code=2)
+    assert "needs QUEUE and ID" in desk.run("query", "history", "q", code=2)
+    assert "--wanted is an option of depth only" in desk.run(
+        "query", "times", "--wanted", "a=b", code=2
+    )
     desk.place = f"sqlite:{tmp_path}/none.db"
     assert "there is no index" in desk.run("query", "depth", code=1)
     with pytest.raises(SystemExit):
@@ -82,7 +87,7 @@ def test_what_is_wrong_is_said(desk: Desk, tmp_path: Path) -> None:
 
 
 def test_an_index_with_a_gap_is_not_whole(desk: Desk) -> None:
-    assert desk.run("verify") == "nothing is missing\n"
+    assert desk.run("verify") == "the index is complete\n"
     desk.writer.apply("query", 1, [change(version=6)], START_MS)
     assert desk.run("verify", code=1).startswith(
         "q, shard 0, message m: 2 missing: the history has 4 of the versions up to 6"
@@ -101,7 +106,7 @@ async def test_it_is_compared_with_the_queues(desk: Desk) -> None:
         def verify(code: int) -> str:
             return desk.run("verify", "--queues", "--gateway", gateway, code=code)
 
-        assert await asyncio.to_thread(verify, 1) == "q: 1 errored, and 0 in the queue\n"
+        assert await asyncio.to_thread(verify, 1) == "q, errored: 1 in the index, 0 in the queue\n"
         desk.writer.apply("query", 1, [change(version=4, target=None)], START_MS)
-        text = "nothing is missing, and it is as the queues are\n"
+        text = "the index is complete, and agrees with the queues\n"
         assert await asyncio.to_thread(verify, 0) == text

@@ -237,7 +237,7 @@ async def test_what_no_text_or_without_end_is_refused_in_a_short_line(
 def test_a_part_that_cannot_be_is_no_argument(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["pq", "ls", "--part", LONE])
-    assert "argument --part: '\\udcff' is no text" in capsys.readouterr().err
+    assert "argument --part: '\\udcff' cannot be encoded" in capsys.readouterr().err
 
 
 async def test_what_a_message_holds_cannot_steer_the_terminal(desk: Desk) -> None:

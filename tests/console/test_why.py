@@ -45,7 +45,7 @@ async def test_without_a_key_the_streams_that_are_behind_are_listed(
 ) -> None:
     async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
         assert await run(cluster, "lines") == 0
-        assert capsys.readouterr().out == "Nothing of lines is read and not done.\n"
+        assert capsys.readouterr().out == "No stream of lines has unprocessed events.\n"
         await pause_stream(cluster, LINES, "a\x1b")
         await cluster.stream(LINES, "a\x1b").publish("one")
         async with asyncio.timeout(20):
@@ -66,13 +66,11 @@ def test_dead_letters_are_printed() -> None:
 
 def test_retries_and_gaps_stand_in_the_line_of_their_subscription() -> None:
     assert subscription_line(ONE).endswith(
-        "audit: in_flight, 3 events or 0.2 s behind, 1 ms an event"
+        "audit: in_flight, lag 3 events or 0.2 s, 1 ms per event"
     )
     missing = SubscriptionReport("audit", "Ledger/eu", "idle", gaps=2, gone_max=7, retries=1_234)
     line = subscription_line(missing)
-    assert line.endswith(
-        "behind, 1,234 retries, 2 gaps, in which at most 7 messages of the queue went"
-    )
+    assert line.endswith(" s, 1,234 retries, 2 gaps, in which at most 7 messages of the queue went")
 
 
 def test_very_many_subscriptions_are_not_printed_all() -> None:
@@ -80,4 +78,4 @@ def test_very_many_subscriptions_are_not_printed_all() -> None:
     lines = lines_of(Why("nothing", "All is well.", (report, report)))
     assert lines[0] == "All is well." and "queue-3 (free)" in lines[2]
     assert sum("audit" in line for line in lines) == SUBSCRIPTIONS_MAX
-    assert lines[-1] == "... and 5 subscriptions more"
+    assert lines[-1] == "... and 5 more subscriptions"

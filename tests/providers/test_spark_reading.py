@@ -408,7 +408,7 @@ async def test_what_is_kept_is_listed_by_a_command(
         ]
         assert await run(spark.cluster, "queues", "let-go", "totals", "nobody") == 1
         out, said = capsys.readouterr()
-        assert out == "let go totals\n" and "let-go: nothing is kept for nobody" in said
+        assert out == "dropped totals\n" and "let-go: there is no reader nobody" in said
         assert await run(spark.cluster, "queues", "readers") == 0
         assert capsys.readouterr().out == ""
 

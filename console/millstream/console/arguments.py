@@ -27,7 +27,7 @@ def utf8(given: str) -> str:
     try:
         given.encode()
     except UnicodeEncodeError:
-        what = f"{show_value(given)} is no text that UTF-8 can say"
+        what = f"{show_value(given)} cannot be encoded as UTF-8"
         raise argparse.ArgumentTypeError(what) from None
     return given
 
@@ -35,7 +35,9 @@ def utf8(given: str) -> str:
 def part_name(given: str) -> str:
     """Parse the name of a namespace, a stream provider or another part."""
     if not given or "/" in given:
-        raise argparse.ArgumentTypeError(f"{show_value(given)}: a name is not empty and has no /")
+        raise argparse.ArgumentTypeError(
+            f"{show_value(given)}: a name must not be empty or contain /"
+        )
     return utf8(given)
 
 
@@ -43,7 +45,7 @@ def positive(given: str) -> int:
     """Parse a whole number above 0."""
     value = int(given)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+        raise argparse.ArgumentTypeError(f"{value} must be above 0")
     return value
 
 
@@ -51,7 +53,7 @@ def whole(given: str) -> int:
     """Parse a whole number, 0 or more."""
     value = int(given)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
+        raise argparse.ArgumentTypeError(f"{value} must be 0 or more")
     return value
 
 
@@ -59,7 +61,7 @@ def port(given: str) -> int:
     """Parse a port to listen on; 0 selects a free one."""
     value = whole(given)
     if value > PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{value} is above {PORT_MAX}")
+        raise argparse.ArgumentTypeError(f"{value} must be at most {PORT_MAX}")
     return value
 
 
@@ -67,7 +69,7 @@ def seconds(given: str) -> float:
     """Parse a time in seconds, 0 or more."""
     value = float(given)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{given} is no number of seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"{given} must be 0 seconds or more, and finite")
     return value
 
 
@@ -75,5 +77,5 @@ def some_seconds(given: str) -> float:
     """Parse a time in seconds above 0."""
     value = seconds(given)
     if not value:
-        raise argparse.ArgumentTypeError("0 seconds are no time")
+        raise argparse.ArgumentTypeError("the time must be above 0 seconds")
     return value

@@ -61,9 +61,9 @@ def run_dead_letters(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     is_many = arguments.action in ("redrive", "delete")
     if is_many and bool(arguments.id) == arguments.all:
-        return fail("name letters by their ids, or say --all", 2)
+        return fail("give the ids of letters, or --all", 2)
     if is_many and arguments.id and arguments.subscription:
-        return fail("--subscription goes with --all, not with ids", 2)
+        return fail("--subscription is an option of --all, not of ids", 2)
     try:
         return asyncio.run(act(arguments))
     except (MillstreamError, LookupError, ValueError) as error:
@@ -108,7 +108,9 @@ async def tell_damaged(letters: DeadLetters, arguments: argparse.Namespace) -> i
     if not found:
         return 0
     count = f"{len(found)}{' or more' if len(found) == LINES_MAX else ''}"
-    text = f"damaged, and not listed: {count}; `show ID` says what is wrong, `delete ID` forgets it"
+    text = (
+        f"damaged letters, not listed: {count}; `show ID` shows the fault, `delete ID` deletes one"
+    )
     fail(text, 1)
     for letter_id in found:
         print(plain(letter_id), file=sys.stderr)

@@ -62,9 +62,9 @@ async def _let_go(reads: QueueReads, arguments: argparse.Namespace, known: list[
     for name in arguments.name:
         if name in known:
             await reads.let_go(name)
-            print(plain(f"let go {name}"))
+            print(plain(f"dropped {name}"))
         else:
-            code = _fail(arguments, f"nothing is kept for {name}")
+            code = _fail(arguments, f"there is no reader {name}")
     return code
 
 

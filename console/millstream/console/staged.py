@@ -81,7 +81,7 @@ def line(status: WriterStatus) -> str:
     if status.waiting is not None:
         found.append(f"batch {status.waiting} waits ({status.messages} messages)")
     if status.is_abandoned:
-        found.append("what queues refuse of it is being given up")
+        found.append("its refused messages are being given up")
     if status.refusal:
         found.append(f"REFUSED: {status.refusal}")
     found.append(f"{status.attempts} attempts open, {status.staged_bytes} bytes staged")
@@ -92,4 +92,5 @@ def show_refused(message: RefusedMessage) -> str:
     """Return a message that was given up, in a line: its place, stream, size and refusal."""
     where = f"part {message.part}, chunk {message.chunk}, message {message.place}"
     size = f"{message.items} items of {message.size_bytes} bytes"
-    return plain(f"  {where}: key {message.key!r}, {size}: {message.why or 'as those before'}")
+    why = message.why or "reason not stored"
+    return plain(f"  {where}: key {message.key!r}, {size}: {why}")

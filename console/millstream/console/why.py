@@ -67,14 +67,14 @@ async def ask(arguments: argparse.Namespace) -> list[str]:
 def lagging_lines(namespace: str, streams: Sequence[LaggingStream]) -> list[str]:
     """Return the streams of a namespace with the largest lag, a line each."""
     if not streams:
-        return [f"Nothing of {namespace} is read and not done."]
+        return [f"No stream of {namespace} has unprocessed events."]
     lines = []
     for one in streams:
         worst = one.subscription
         text = f"{one.stream} ({one.queue}, {one.silo})"
         if worst is not None:
-            text += f": {worst.id}: {worst.state}, {worst.lag_events:,} events or "
-            text += f"{worst.lag_s:.1f} s behind, not moved for {worst.still_s:.0f} s"
+            text += f": {worst.id}: {worst.state}, lag {worst.lag_events:,} events or "
+            text += f"{worst.lag_s:.1f} s, no progress for {worst.still_s:.0f} s"
         lines.append(f"{text}: {one.reason}" if one.reason else text)
     return lines
 
@@ -87,7 +87,7 @@ def lines_of(found: Why) -> list[str]:
     subscriptions = list(report.subscriptions or ())
     lines += [subscription_line(one) for one in subscriptions[:SUBSCRIPTIONS_MAX]]
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
-        lines.append(f"... and {len(subscriptions) - SUBSCRIPTIONS_MAX} subscriptions more")
+        lines.append(f"... and {len(subscriptions) - SUBSCRIPTIONS_MAX} more subscriptions")
     lines += [f"{'dead letter':<14}{one.id}: {one.error}" for one in report.letters]
     return lines
 
@@ -110,20 +110,21 @@ def hops_of(report: StreamReport) -> list[tuple[str, str]]:
         ),
         (
             "",
-            f"{agent.purged:,} events done with, {agent.evicted:,} left to those behind, "
-            f"{agent.full_count:,} times full, {agent.full_s:.1f} s in all",
+            f"{agent.purged:,} events purged, {agent.evicted:,} evicted before lagging "
+            f"subscriptions read them, {agent.full_count:,} times full, for "
+            f"{agent.full_s:.1f} s in total",
         ),
     ]
 
 
 def subscription_line(one: SubscriptionReport) -> str:
     """Return one subscription in a line."""
-    each = f", {one.event_s * 1e3:.3g} ms an event" if one.event_s else ""
+    each = f", {one.event_s * 1e3:.3g} ms per event" if one.event_s else ""
     retries = f", {one.retries:,} retries" if one.retries else ""
     gaps = f", {one.gaps_text}" if one.gaps else ""
-    still = f", not moved for {one.still_s:.0f} s" if one.still_s >= 1 else ""
+    still = f", no progress for {one.still_s:.0f} s" if one.still_s >= 1 else ""
     reason = f": {one.reason}" if one.reason else ""
     return (
-        f"{'subscription':<14}{one.id}: {one.state}, {one.lag_events:,} events or "
-        f"{one.lag_s:.1f} s behind{each}{retries}{gaps}{still}{reason}"
+        f"{'subscription':<14}{one.id}: {one.state}, lag {one.lag_events:,} events or "
+        f"{one.lag_s:.1f} s{each}{retries}{gaps}{still}{reason}"
     )

@@ -172,7 +172,8 @@ async def test_the_command_prints_the_sentence_and_the_hops(
         out = capsys.readouterr().out
         assert "cannot be handled" in out.splitlines()[0]
         assert "queue-0 (owned" in out and "1 events or" in out
-        assert "0 events done with, 0 left to those behind, 0 times full, 0.0 s in all" in out
+        assert "0 events purged, 0 evicted before lagging subscriptions read them, " in out
+        assert "0 times full, for 0.0 s in total" in out
         words[-2:] = ["--provider", "none", "lines", "bad"]
         assert await asyncio.to_thread(main, words) == 1
         assert "none" in capsys.readouterr().err

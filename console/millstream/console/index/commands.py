@@ -53,9 +53,9 @@ def run_index(arguments: argparse.Namespace) -> int:
         if arguments.action == "verify":
             return verify(arguments)
         if arguments.question in OF_MESSAGE and not arguments.id:
-            return fail(arguments, f"{arguments.question} is of one message: QUEUE ID", 2)
+            return fail(arguments, f"{arguments.question} needs QUEUE and ID", 2)
         if arguments.wanted and arguments.question != "depth":
-            return fail(arguments, "--wanted is for depth", 2)
+            return fail(arguments, "--wanted is an option of depth only", 2)
         return ask(arguments)
     except (MillstreamError, OSError, ValueError) as error:
         return fail(arguments, f"{type(error).__name__}: {error}", 1)

@@ -87,7 +87,9 @@ def show_changes(arguments: argparse.Namespace, changes: Sequence[ChangeRow]) ->
         for one in changes
     ]
     head = ("shard", "version", "time", "step", "state", "attempt", "priority", "worker", "reason")
-    print_lines(map(plain, table(head, rows) if rows else ["nothing is known of it"]))
+    print_lines(
+        map(plain, table(head, rows) if rows else ["the index has no change of this message"])
+    )
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -103,10 +105,13 @@ def verify(arguments: argparse.Namespace) -> int:
             plain(f"{name_subject(one)}: {one.missing} missing: {one.what}") for one in findings
         )
         print_lines(
-            plain(f"{one.queue}: {one.in_index} {one.state}, and {one.in_queue} in the queue")
+            plain(
+                f"{one.queue}, {one.state}: {one.in_index} in the index, "
+                f"{one.in_queue} in the queue"
+            )
             for one in others
         )
-        whole = "nothing is missing" + (", and it is as the queues are" * arguments.queues)
+        whole = "the index is complete" + (", and agrees with the queues" * arguments.queues)
         print_lines([] if findings or others else [whole])
     return 1 if findings or others else 0
 
