@@ -75,7 +75,9 @@ async def main() -> None:
     queue.close()  # consumers end after the remaining spans
     await asyncio.gather(*stores)
     await alerts.wait_drained()
-    print(f"stored {len(store.spans)} of {SPANS} spans; {store.failures} batches came again")
+    print(
+        f"stored {len(store.spans)} of {SPANS} spans; {store.failures} batches were delivered again"
+    )
     print(f"errors: {dict(errors)}")
 
 

@@ -111,7 +111,7 @@ def append(path: Path, lines: Sequence[bytes]) -> list[int]:
         begin = file.truncate(end_of_lines(file))
         try:
             if file.write(data) < len(data):
-                raise OSError("the disk has no room for the whole list")
+                raise OSError("the disk is full; no message of the list is stored")
             os.fsync(file.fileno())  # an accepted message is on disk
         except OSError:
             file.truncate(begin)

@@ -29,38 +29,40 @@ def parser() -> argparse.ArgumentParser:
         "--source",
         choices=("spark", "csv"),
         default="spark",
-        help="who reads the file: Spark (default), or this process, without a JVM",
+        help="the reader of the file: Spark (default), or this process, without a JVM",
     )
-    flights.add_argument("--local", action="store_true", help="silos in this process")
+    flights.add_argument("--local", action="store_true", help="run the silos in this process")
     flights.add_argument("--rows", type=positive, help="read only the first ROWS flights")
-    flights.add_argument("--silos", type=positive, default=3, help="how many silos (3)")
+    flights.add_argument("--silos", type=positive, default=3, help="the number of silos (3)")
     flights.add_argument(
         "--kill",
         action="store_true",
-        help="a silo is killed with SIGKILL at 30 %%, with the queues that it reads",
+        help="at 30 %% of the events, kill a silo and the queues that it reads with SIGKILL",
     )
     flights.add_argument(
-        "--durable", action="store_true", help="a bookie for each silo: three copies of each event"
+        "--durable",
+        action="store_true",
+        help="run a bookie in each silo: three replicas of each event",
     )
     flights.add_argument(
         "--chaos",
         action="store_true",
-        help="one silo after the other is killed with SIGKILL and started again",
+        help="kill one silo after the other with SIGKILL, and start it again",
     )
     flights.add_argument(
         "--kill-spark",
         choices=("worker", "driver"),
         default="",
-        help="a Python worker of Spark, or driver and JVM, are killed with SIGKILL, twice",
+        help="kill a Python worker of Spark, or driver and JVM, with SIGKILL, twice",
     )
     flights.add_argument(
         "--spark-master",
         metavar="URL",
-        help="who runs Spark's tasks, such as spark://127.0.0.1:7077 (this process)",
+        help="the Spark master, such as spark://127.0.0.1:7077 (default: this process)",
     )
-    flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
-    flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
-    flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
+    flights.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
+    flights.add_argument("--json", action="store_true", help="print only one JSON object")
+    flights.add_argument("--work", type=Path, help="an empty directory for databases and logs")
     return flights
 
 
@@ -68,7 +70,7 @@ def positive(given: str) -> int:
     """Parse a whole number above 0."""
     value = int(given)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+        raise argparse.ArgumentTypeError(f"{value} must be above 0")
     return value
 
 

@@ -206,7 +206,7 @@ class Settled:
 
     def __str__(self) -> str:
         owned = ", ".join(f"{queue} by {silo}" for (queue, _), silo in sorted(self._owners.items()))
-        return f"the queues are not read evenly; read are: {owned or 'none'}"
+        return f"the queues are not spread evenly over the silos; owners: {owned or 'none'}"
 
     def sample(self, silos: Sequence[SiloStats], now_s: float) -> bool:
         """Add a sample of the silos; True if the samples have been equal for long enough."""

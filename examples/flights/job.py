@@ -90,7 +90,7 @@ def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
         why = error.strerror or error
         raise ConfigError(f"--work {options.work} cannot be used as a directory: {why}") from None
     if not is_empty:
-        raise ConfigError(f"--work {options.work} is not empty: the grains would go on counting")
+        raise ConfigError(f"--work {options.work} is not empty: the grains would add to its counts")
     return options.work.resolve()
 
 
@@ -295,8 +295,8 @@ class Job:
         if stuck_s <= stuck_s_max:
             return False
         self._failures.append(
-            f"nothing was read from the queues or delivered for {stuck_s_max:g} s; "
-            f"behind: {self._progress.lagging()}"
+            f"no event was read or delivered for {stuck_s_max:g} s; "
+            f"undelivered: {self._progress.lagging()}"
         )
         return True
 
@@ -339,7 +339,7 @@ class Job:
 
     async def _keep(self, cluster: FlightCluster) -> None:
         print(
-            f"\nthe cluster stays up; connect with\n"
+            f"\nthe cluster keeps running; connect with\n"
             f"  async with connect({cluster.gateways[0]!r}, cluster={CLUSTER!r}) as client: ...\n"
             f"files are in {self._work}; Ctrl-C stops it",
             file=sys.stderr,

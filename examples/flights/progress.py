@@ -106,7 +106,7 @@ class Progress:
             for queue in silo.queues
             if lag_of(queue)
         ]
-        return ", ".join(behind) or "no queue has anything that is not delivered"
+        return ", ".join(behind) or "no events"
 
 
 def lag_of(queue: QueueStats) -> int:

@@ -50,10 +50,10 @@ class Troubles:
         """Return a line for people."""
         text = f"{self.kills} silos killed" if self.kills != 1 else "1 silo killed"
         if self.back_max_s:
-            text += f" and started again, back after {self.back_max_s:.1f} s at most"
-        text += f"; longest stand-still {self.still_max_s:.1f} s"
+            text += f" and started again, which took at most {self.back_max_s:.1f} s"
+        text += f"; longest time without progress {self.still_max_s:.1f} s"
         if self.ensemble_changes:
-            text += f"; {self.ensemble_changes} changes of bookies"
+            text += f"; {self.ensemble_changes} ensemble changes"
         return text
 
 
@@ -138,7 +138,9 @@ def judge(
     missing, duplicated = missing_and_duplicated(expected, found)
     differences = [*other, *compare(expected, found)]
     if published != expected.events:
-        differences.insert(0, f"{published:,} events published, the file has {expected.events:,}")
+        differences.insert(
+            0, f"{published:,} events published, but the file has {expected.events:,}"
+        )
     airports, planes = worst(found)
     return Report(
         published,

@@ -86,7 +86,7 @@ class SparkProcess:
             ended.cancel()
         if process.returncode:
             said = self._log.read_text(errors="replace")[-SHOWN_CHARS:]
-            raise MillstreamError(f"Spark ended with {process.returncode}: {said}")
+            raise MillstreamError(f"Spark ended with exit code {process.returncode}: {said}")
         return True
 
     def _kill(self, pid: int) -> bool:

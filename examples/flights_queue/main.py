@@ -170,10 +170,10 @@ def tell(legs: Sequence[Leg], transitions: Sequence[Transition], took_s: float) 
     leases = leases_of(transitions)
     broken_off = sum(lease.ended != "completed" for lease in leases)
     extensions = sum(one.step == "extended" for one in transitions)
-    print(f"{len(leases):,} leases in {took_s:.1f} s, {broken_off:,} of them broken off")
-    print(f"{extensions:,} extensions of leases, by workers that flew far")
+    print(f"{len(leases):,} leases in {took_s:.1f} s, {broken_off:,} of them ended early")
+    print(f"{extensions:,} extensions of leases, for long flights")
     print(
-        f"{count_waited(transitions):,} legs waited for their plane while later ones were leased\n"
+        f"{count_waited(transitions):,} legs waited for their plane while later legs were leased\n"
     )
     judged = judge({leg.id for leg in legs}, ATTEMPTS, transitions)
     for what, faults in judged.items():
@@ -188,15 +188,17 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Flights as work that must not run in parallel.")
     parser.add_argument("--days", type=int, default=20, help="first days of 2013 (20)")
     parser.add_argument(
-        "--planes", type=int, default=100, help="so many planes, those that flew most (100)"
+        "--planes", type=int, default=100, help="only the planes with the most flights (100)"
     )
     parser.add_argument("--kill", action="store_true", help="kill a silo half-way")
     parser.add_argument(
-        "--simple", action="store_true", help="without exclusivity: what must not be, happens"
+        "--simple",
+        action="store_true",
+        help="without exclusivity, which shows the faults that it prevents",
     )
     options = parser.parse_args()
     if options.days < 1 or options.planes < 1:
-        parser.error("--days and --planes are 1 or more")
+        parser.error("--days and --planes must be 1 or more")
     return options
 
 
@@ -206,7 +208,7 @@ def main() -> int:
     legs, left_out = read_legs(options.days, options.planes)
     planes = len({leg.tail for leg in legs})
     print(f"{len(legs):,} legs of {planes:,} planes in {options.days} days, for {WORKERS} workers")
-    print(f"{left_out:,} flights of these days have no tail number, and are left out", flush=True)
+    print(f"{left_out:,} flights of these days have no tail number and are left out", flush=True)
     # each worker of a killed silo logs that it could not release its leg
     logging.getLogger("millstream.priority").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:

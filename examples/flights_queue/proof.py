@@ -60,7 +60,7 @@ def judge(
         "a plane had one leg at a time, by the queue": list(one_by_queue(transitions)),
         "the tokens of a plane rose": list(tokens_rise(attempts)),
         "the legs of a plane were begun by departure": list(by_departure(attempts)),
-        "what workers had is what the queue gave": list(
+        "workers and queue agree on the leases": list(
             check_agreed(attempts, leases_of(transitions))
         ),
     }
@@ -71,7 +71,7 @@ def check_completed(legs: Collection[str], transitions: Iterable[Transition]) ->
     completed = Counter(one.leg for one in transitions if one.to_state == "completed")
     for leg in sorted({*legs, *completed}):
         if leg not in legs:
-            yield f"{leg} was completed, and is no leg of these days"
+            yield f"{leg} was completed, but is not a leg of these days"
         elif completed[leg] != 1:
             yield f"{leg} was completed {completed[leg]} times"
 
@@ -93,7 +93,7 @@ def one_by_queue(transitions: Iterable[Transition]) -> Iterator[str]:
         held = running[one.tail]
         if one.step == "dequeued":
             if held:
-                yield f"{one.tail}: {one.leg} was leased while {', '.join(sorted(held))} was"
+                yield f"{one.tail}: {one.leg} was leased while {', '.join(sorted(held))} was leased"
             held.add(one.leg)
         elif one.to_state != "running":
             held.discard(one.leg)
@@ -125,16 +125,16 @@ def check_agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterat
     completed leg was flown.
     """
     flown = Counter(one.epoch for one in attempts)
-    yield from (f"token {epoch} was had {n} times" for epoch, n in flown.items() if n > 1)
+    yield from (f"token {epoch} was used by {n} attempts" for epoch, n in flown.items() if n > 1)
     for one in attempts:
         lease = leases[one.epoch - 1] if 0 < one.epoch <= len(leases) else None
         if lease is None or (lease.leg, lease.worker) != (one.leg, one.worker):
-            yield f"{one.worker} had {one.leg} by token {one.epoch}, the queue gave {lease}"
+            yield f"{one.worker} had {one.leg} with token {one.epoch}, but the queue leased {lease}"
         elif one.is_completed and lease.ended != "completed":
-            yield f"{one.worker} completed {one.leg}, by the queue it was {lease.ended or 'out'}"
+            yield f"{one.worker} completed {one.leg}, but the queue says {lease.ended or 'leased'}"
     for epoch, lease in enumerate(leases, 1):
         if lease.ended == "completed" and epoch not in flown:
-            yield f"{lease.leg} was completed by {lease.worker}, who did not fly it"
+            yield f"{lease.worker} completed {lease.leg}, but did not fly it"
 
 
 def leases_of(transitions: Iterable[Transition]) -> list[Lease]:

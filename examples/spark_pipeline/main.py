@@ -88,7 +88,7 @@ async def main(work: Path) -> None:
                 late = [await HEARD.get() for _ in range(LATE_IN_RUN)]
             print(f"run {number + 1}: {len(late)} late flights")
             tell(late)
-    assert HEARD.empty(), "each comes once"
+    assert HEARD.empty(), "each flight arrives once"
 
 
 def tell(late: list[Flight]) -> None:

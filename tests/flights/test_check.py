@@ -75,7 +75,7 @@ def test_too_few_published_events_are_a_difference(figures: Figures) -> None:
     report = judge(figures, figures, figures.events - 1, 1.0, [])
     assert not report.is_equal
     assert report.differences == [
-        f"{figures.events - 1:,} events published, the file has {figures.events:,}"
+        f"{figures.events - 1:,} events published, but the file has {figures.events:,}"
     ]
 
 

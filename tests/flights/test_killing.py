@@ -171,11 +171,11 @@ def test_the_report_says_what_the_kills_cost() -> None:
     report = judge(Figures(), Figures(), 0, 1.0, [], troubles)
     told = list(report.lines())[-2]
     assert told == (
-        "7 silos killed and started again, back after 2.3 s at most; longest stand-still 1.3 s; "
-        "4 changes of bookies"
+        "7 silos killed and started again, which took at most 2.3 s; longest time without "
+        "progress 1.3 s; 4 ensemble changes"
     )
     assert report.as_json()["kills"] == 7
-    assert Troubles(1, 0.0, 3.0, 0).line() == "1 silo killed; longest stand-still 3.0 s"
+    assert Troubles(1, 0.0, 3.0, 0).line() == "1 silo killed; longest time without progress 3.0 s"
     assert "kills" not in judge(Figures(), Figures(), 0, 1.0, []).as_json()
 
 

@@ -19,5 +19,5 @@ def test_the_example_stores_all_spans() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "stored 20000 of 20000 spans" in done.stdout
-    again = re.search(r"(\d+) batches came again", done.stdout)
+    again = re.search(r"(\d+) batches were delivered again", done.stdout)
     assert again is not None and int(again.group(1)) > 0

@@ -32,7 +32,7 @@ BY_CLOCK = "a plane had one leg at a time, by the workers' clock"
 BY_QUEUE = "a plane had one leg at a time, by the queue"
 TOKENS = "the tokens of a plane rose"
 ORDER = "the legs of a plane were begun by departure"
-AGREED = "what workers had is what the queue gave"
+AGREED = "workers and queue agree on the leases"
 DEPARTS = {"a1": 10, "b1": 20, "a2": 30, "a3": 40}
 
 
