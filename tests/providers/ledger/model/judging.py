@@ -1,7 +1,7 @@
 """The invariants of every state and of every move.
 
 Owns: the invariants of the protocol, each with its number in the message.
-docs/internals/ledger_mutations.md explains the numbers. The tests of the bookie check a bookie's
+docs/internals/ledger_mutations.md explains the main ones. The tests of the bookie check a bookie's
 promises about its disk.
 """
 
