@@ -188,7 +188,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Flights as work that must not run in parallel.")
     parser.add_argument("--days", type=int, default=20, help="first days of 2013 (20)")
     parser.add_argument(
-        "--planes", type=int, default=100, help="only the planes with the most flights (100)"
+        "--planes",
+        type=int,
+        default=100,
+        help="number of planes, those with the most flights (100)",
     )
     parser.add_argument("--kill", action="store_true", help="kill a silo half-way")
     parser.add_argument(

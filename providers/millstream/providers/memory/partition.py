@@ -292,7 +292,7 @@ class Partition(Generic[T]):
 
     def _refuse_outside(self, offset: int) -> None:
         if offset < self.first:
-            raise CursorTooOld(f"offset is {offset}, but the oldest stored item has {self.first}")
+            raise CursorTooOld(f"offset is {offset}, but the oldest stored offset is {self.first}")
         if offset > self.end:
             raise ValueError(f"offset is {offset}, but the end is {self.end}")
 
