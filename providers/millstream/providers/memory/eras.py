@@ -17,9 +17,10 @@ __all__ = ["Eras"]
 class Eras(msgspec.Struct, array_like=True):
     """The eras of one queue's messages.
 
-    `first` is the era of messages up to number `sealed_at`, and `newest` that of later ones.
-    `barrier` is the last message before the seal. Messages of a mapper epoch below `mapper_epoch`
-    are refused.
+    A seal ends an era. `first` is the era of the messages before the last seal, and `newest` the
+    era of later messages. `sealed_at` is the number of the last message before that seal, and
+    `barrier` is the token of the same message. `barrier` is None if there was no message. Messages
+    of a mapper epoch below `mapper_epoch` are refused.
     """
 
     newest: int
@@ -37,7 +38,10 @@ class Eras(msgspec.Struct, array_like=True):
         return Token(self.of(number), number)
 
     def seal(self, mapper_epoch: int, era: int, last: Token | None, end: int) -> Token | None:
-        """Begin an era after message number `end`. A repeated or older seal changes nothing."""
+        """Begin an era after message number `end`, whose token is `last`. Return the barrier.
+
+        A repeated or older seal changes nothing.
+        """
         if mapper_epoch > self.mapper_epoch:
             self.mapper_epoch, self.barrier = mapper_epoch, last
             self.first, self.sealed_at = self.newest, end

@@ -234,7 +234,10 @@ class QueueLog:
     def _count_needed(
         self, messages: Sequence[OutMessage], sizes: Sequence[int]
     ) -> tuple[int, int]:
-        """Return the events and bytes of the messages whose sequences are new."""
+        """Count the events and bytes of the messages that were not accepted before.
+
+        The sequence of a message shows whether it is a repeat.
+        """
         events = size_bytes = 0
         for message, size in zip(messages, sizes, strict=True):
             if message.mark is None or not self._is_known(message):

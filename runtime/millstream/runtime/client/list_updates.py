@@ -63,7 +63,10 @@ class ListUpdates:
 
     @property
     def table_texts(self) -> list[str]:
-        """The membership table of the client, for messages; empty if it has none."""
+        """A sentence for error messages that names the client's membership table.
+
+        The list is empty if the client has not read a membership table.
+        """
         if self._reading is None:
             return []
         return [f"the membership table of this client is {self._reading.text}"]

@@ -6,8 +6,8 @@ Invariants:
 
 - `done` is set exactly once. A done request holds no task and counts as no parent.
 - A task that outlives the turn in which it was started has no current request.
-- A hop is of the `same_task` if the task that runs the parent's turn made it. Only a chain of such
-  hops can prove a cycle.
+- A hop is the step from a turn to a request that this turn makes. The hop has `same_task` if the
+  task that runs the turn makes the request. Only a chain of such hops can prove a cycle.
 - A turn that the runtime cancelled has `expired` or a `stop_reason`. Its task counts this
   cancellation once in `Task.cancelling`.
 """
@@ -146,9 +146,10 @@ def other_loop(whose: str) -> str:
 def live_request() -> Request | None:
     """Return the innermost unfinished request of the running task, or of the task that started it.
 
-    A finished request may remain in the context of the task that ran it. Its parents by hops of the
-    same task lead to the request that still runs there. In another task, such a request belongs to
-    a turn that ended before the task did, so it does not count. Stubs contain these lines inline.
+    A finished request may remain in the context of the task that ran it. Then the first unfinished
+    request among its parents still runs in this task, if all hops up to it have `same_task`. In
+    another task, such a request belongs to a turn that ended before the task did, so it does not
+    count. Stubs contain these lines inline.
     """
     found = first = current_request.get()
     while found is not None and found.done:
@@ -166,9 +167,10 @@ def turn_name(request: Request) -> str:
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
-    """Return the ids of the turns that wait, by hops of the same task, for `request`.
+    """Return the ids of the turns that wait for `request`, the innermost turn first.
 
-    The innermost turn is first.
+    A turn counts only if its own task made the next call of the chain. Such a turn cannot continue
+    before `request` ends. A turn whose background task made the call can continue.
     """
     chain: list[str] = []
     while request.same_task and not request.parent.done:
@@ -182,7 +184,10 @@ def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
 
 
 def waits_for(blocking: Request, request: Request) -> bool:
-    """Return True if `blocking`'s turn waits, by hops of the same task, for `request`."""
+    """Return True if the turn of `blocking` waits for `request`.
+
+    As in `chain_of`, a turn waits only if its own task made the next call of the chain.
+    """
     while True:
         if blocking.turn_id and blocking.turn_id in request.chain:
             return True

@@ -322,7 +322,7 @@ class Subscribers:
         return True
 
     def has_backlog(self, upto: int) -> bool:
-        """Say whether a message up to `upto`, or one that may be a repeat, is being delivered."""
+        """Return True if a delivery is at a message up to `upto`, or may repeat a message."""
         return any(has_backlog(entry, upto) for entry in self.streams.values())
 
     def close(self) -> None:

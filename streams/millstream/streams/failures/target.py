@@ -25,7 +25,7 @@ class Redriver(Protocol):
 
 
 class DeadLettersTarget(SystemTarget):
-    """The dead letters of one provider; any of its silos answers."""
+    """The dead letters of one provider. Any silo with the provider answers."""
 
     target_name = "$dead_letters"
 
@@ -37,7 +37,10 @@ class DeadLettersTarget(SystemTarget):
     async def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[DeadLetter]:
-        """Letters behind an id, in the order of ids. Raises ValueError (the limit)."""
+        """Return dead letters whose ids follow the id `after`, in the order of ids.
+
+        Raises ValueError for arguments that are not valid.
+        """
         check_list(subscription, stream, limit)
         return [*await self._rows.list(subscription, stream, after, limit)]
 
@@ -45,13 +48,19 @@ class DeadLettersTarget(SystemTarget):
     async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[str]:
-        """Ids of damaged letters behind an id. Raises ValueError (the limit)."""
+        """Return ids of damaged dead letters that follow the id `after`.
+
+        Raises ValueError for arguments that are not valid.
+        """
         check_list(subscription, stream, limit)
         return [*await self._rows.list_damaged(subscription, stream, after, limit)]
 
     @open_to(Role.OPERATOR)
     async def get(self, letter_id: str) -> DeadLetter:
-        """One letter. Raises LookupError, Corrupt."""
+        """Return one dead letter.
+
+        Raises LookupError if there is none with this id, and Corrupt if its row is damaged.
+        """
         letter = await self._rows.get(letter_id)
         if letter is None:
             raise LookupError(f"there is no dead letter {show_text(letter_id)}")
@@ -59,20 +68,25 @@ class DeadLettersTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def delete(self, letter_id: str) -> bool:
-        """Forget a letter; False: there was none."""
+        """Delete a dead letter. Return False if there was none."""
         return await self._rows.delete(letter_id)
 
     @open_to(Role.OPERATOR)
     async def redrive(self, letter_id: str) -> None:
-        """Deliver the event to its subscription again, and forget the letter when it is
-        processed."""
+        """Deliver the event to its subscription again.
+
+        The dead letter is deleted when the subscription has processed the event.
+        """
         letter = await self.get(letter_id)
         await self._redriver.redrive(letter)
         await self._rows.delete(letter_id)
 
 
 def check_list(subscription: str, stream: StreamId | None, limit: int) -> None:
-    """Raise ValueError if the limit, or the choice of letters, is not valid."""
+    """Check the arguments that select dead letters.
+
+    Raises ValueError if the limit is out of range, or a stream is given without its subscription.
+    """
     if not 1 <= limit <= LETTERS_MAX:
         raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
     if stream is not None and not subscription:

@@ -35,7 +35,7 @@ class Pending:
         self._is_stale = False  # it was moved back: ignore acknowledgements of events from before
 
     def offer(self, batch: WireBatch) -> bool:
-        """Replace the delivery by a new one; False: its epoch is over."""
+        """Replace the delivery by a new one. Return False if the new one has an outdated epoch."""
         if batch.epoch < self._epochs.get(batch.queue, 0):
             return False
         self._epochs[batch.queue] = batch.epoch
@@ -63,7 +63,7 @@ class Pending:
         return upto is not None and token <= upto
 
     def acknowledge(self, acks: Acks) -> bool:
-        """Note acknowledgements; was any of these events still waiting?"""
+        """Remember acknowledgements. Return True if any of the events was still waiting."""
         if self._is_stale:
             return False
         for token in acks.tokens:
@@ -71,7 +71,10 @@ class Pending:
         return self._look()
 
     def learn(self, acks: Acks) -> None:
-        """A session comes to a new inbox: its last event, and all before it, are acknowledged."""
+        """Handle a session that comes to a new inbox.
+
+        The session has acknowledged its last event, and all events before that.
+        """
         if acks.last is not None and not self._is_stale:
             self._remember(acks.queue, acks.last)
             self._look()
@@ -97,7 +100,7 @@ class Pending:
 
     @property
     def has_any(self) -> bool:
-        """Does any event wait?"""
+        """Whether any event waits."""
         return bool(self._left)
 
     def take(self, session: int, events_max: int, beat_s: float) -> Taken:
@@ -119,7 +122,7 @@ class Pending:
         )
 
     def _give(self, items: Sequence[Item], session: int) -> int:
-        """The number of items that an earlier session has seen; they are the first ones."""
+        """Return how many of the items an earlier session has seen. These items come first."""
         seen = 0
         for item in items:
             seen += self._given.setdefault(item.token, session) != session

@@ -20,7 +20,7 @@ class Reports(Protocol):
     """The knowledge of one silo about a provider's streams."""
 
     async def why(self, stream: StreamId, /) -> Why:
-        """The reason why a stream is delayed, wherever its queue is read."""
+        """The reason why a stream is delayed, in whichever silo reads the stream's queue."""
         ...
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
@@ -28,7 +28,7 @@ class Reports(Protocol):
         ...
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The streams of a namespace with the largest lag, wherever their queues are read."""
+        """The streams of a namespace with the largest lag, of the queues in all silos."""
         ...
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:

@@ -1,12 +1,14 @@
 """Changes the number of a provider's queues while they hold events.
 
 Owns `resize`, for programs, and `QueueResize`, which follows the mapper record, seals the former
-queues, and notes queues that are done. `ownership.mapper_record` has the record. `silo_publisher`,
-`subscribers` and `owned_queues` follow the change for publishers, agents and balancers.
+queues, and records the former queues whose events are processed. `ownership.mapper_record` has the
+record. `silo_publisher`, `subscribers` and `owned_queues` follow the change for publishers, agents
+and balancers.
 
 Invariants: every silo takes every step that it can, by compare-and-set, so a change completes even
-if silos crash. Publishers use the new ring when every former queue is sealed. The former ring is
-left when each of its queues is done up to its barrier.
+if silos crash. Publishers use the new ring when every former queue is sealed. The barrier of a
+former queue is its last message before the seal. The former ring is dropped when the events of each
+former queue are processed up to its barrier.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class QueueResize:
     """One silo's part in changes of the number of queues.
 
     Args:
-        remap: moves publishers to another ring; calls its argument in between.
+        remap: moves publishers to another ring. While no message is sent, it calls its argument.
         relaid: called when the set of queues to read may have changed.
         reader: returns this silo's reader of a queue.
     """
@@ -87,10 +89,10 @@ class QueueResize:
         self._nudged.set()
 
     async def resize(self, queues: int) -> None:
-        """Change the number of queues; returns when publishers of this silo use the new ones.
+        """Change the number of queues. Return when publishers of this silo use the new queues.
 
-        Raises ConfigError if the adapter or the mapper cannot do that, or another change is under
-        way; StorageError.
+        Raises ConfigError if the adapter or the mapper cannot do that, or if another change is not
+        finished. Also raises StorageError.
         """
         if not isinstance(self._adapter, Seals):
             raise ConfigError(
@@ -157,7 +159,11 @@ class QueueResize:
         await self._relaid()
 
     async def _step(self, old: OldRing, epoch: int) -> MapperRecord | None:
-        """Seal the next unsealed queue; if there is none, note a queue that is done."""
+        """Take one step of a resize, and return the new record, or None if there is nothing to do.
+
+        The step seals the next queue that is not sealed. If all queues are sealed, the step records
+        for one queue whether its events up to the barrier are processed, and which streams lag.
+        """
         if old.unsealed:
             return await self._seal(old.unsealed[0], epoch, old.begun_era)
         for queue, barrier in old.barriers.items():

@@ -1,9 +1,9 @@
 """Publishing from a silo: messages go to the queues that carry their streams.
 
 Owns: `SiloPublisher`. Not: waiting, retries and order within a queue (`sender`, `send_queue`),
-storing messages (an adapter). Invariants: messages are stored in order in each queue, all or a
-prefix. When streams move to other queues, waiting messages move with them, in order, and no later
-message overtakes them.
+storing messages (an adapter). Invariants: each queue stores its messages in order, either all of
+them or a prefix. When streams move to other queues, waiting messages move with them, in order, and
+no later message overtakes them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class SiloPublisher:
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Store events of one stream, in order; returns the token of the last message, if known.
+        """Store events of one stream, in order. Return the token of the last message, if known.
 
-        Raises ValueError (too large), and the refusal of the queue; its `accepted_events` is the
-        number of stored events.
+        Raises ValueError if an event is too large, and the refusal of the queue. The
+        `accepted_events` of a refusal is the number of stored events.
         """
         shared = {} if headers is None else dict(headers)
         if self._limits.small(stream, bodies, shared) >= 0:
@@ -81,9 +81,10 @@ class SiloPublisher:
         return publish.tokens[-1] if publish.tokens else None
 
     def admit(self, message: OutMessage) -> str:
-        """Check a message; returns a name that no other call returns.
+        """Check a message, and return a name that no other call returns.
 
-        Raises ValueError, and StreamError: the mapper has no queue for it.
+        Raises ValueError if the message is too large, and StreamError if the mapper has no queue
+        for its stream.
         """
         self.check(message)
         wall_us, chance = int(self._clock.wall_s() * 1e6), self._clock.uniform(0.0, 1.0)
@@ -92,17 +93,19 @@ class SiloPublisher:
     def check(self, message: OutMessage) -> None:
         """Raise an error for a message that no queue will ever accept.
 
-        ValueError: it is too large; StreamError: the mapper has no queue for it.
+        Raises ValueError if the message is too large, and StreamError if the mapper has no queue
+        for its stream.
         """
         check_size(message, self._limits)
         self._mapper.queue_for(message.stream)
 
     async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
-        """Store messages of any streams; the outcome of each, in order.
+        """Store messages of any streams. Return the outcome of each message, in order.
 
-        In each queue a prefix is stored, and the rest gets its error. If the mapper has no queue
-        for one of the streams, nothing is stored: a later event of the producer would make the
-        refused one look known. Raises ValueError (too large) before any message is sent.
+        Each queue stores a prefix of its messages, and the other messages get the error of the
+        queue. If the mapper has no queue for one of the streams, no message is stored. If later
+        events of the same producer were stored, the refused event would count as a repeat. Raises
+        ValueError for a message that is too large, before any message is sent.
         """
         if self._are_too_long(messages):
             return await self._store_cut(messages)
@@ -132,7 +135,7 @@ class SiloPublisher:
         return outcomes
 
     def _are_too_long(self, messages: Sequence[OutMessage]) -> bool:
-        """Does any message have too many items for one message of the queue?"""
+        """Whether any message has too many items for one message of the queue."""
         return any(len(one.items) > 1 and len(self._cut(one)) > 1 for one in messages)
 
     def _cut(self, message: OutMessage) -> list[OutMessage]:
@@ -158,10 +161,11 @@ class SiloPublisher:
         return [last_of([next(outcomes) for _ in parts]) for parts in cut]
 
     def store_together(self, lists: Sequence[Sequence[OutMessage]]) -> list[bool | StreamError]:
-        """`store` without waiting, for lists of messages, each of one stream.
+        """Store lists of messages without waiting. Each list has messages of one stream.
 
-        Each queue gets the lists of all its streams together. Returns for each list whether it is
-        stored; an error: that is unknown. None of the other lists is stored.
+        Each queue gets the lists of all its streams together. The result has a value for each list.
+        True: the list is stored. False: no message of the list is stored. An error: nobody knows
+        whether the list is stored.
         """
         found: list[bool | StreamError] = [False] * len(lists)
         if self._held is not None:
@@ -186,7 +190,10 @@ class SiloPublisher:
         return found
 
     def _size_of(self, messages: Sequence[OutMessage]) -> int:
-        """Bytes of messages that queues accept unchanged; -1: `store` has to look at them."""
+        """Return the bytes of the messages, or -1 if a message may have to be split or refused.
+
+        In that case only `store` can handle the messages.
+        """
         total, limits = 0, self._limits
         for one in messages:
             size = limits.small(one.stream, one.items, one.headers)
@@ -198,9 +205,9 @@ class SiloPublisher:
         return total
 
     async def remap(self, adopt: Callable[[], object]) -> None:
-        """Move streams to other queues: `adopt` changes the mapper while no message is sent.
+        """Move streams to other queues. `adopt` changes the mapper while no message is sent.
 
-        Calls under way end first. Waiting and new messages are then mapped again, in order.
+        Calls that are running end first. Waiting and new messages are then mapped again, in order.
         """
         assert self._held is None, "one change at a time"
         self._held, moved = [], list[tuple[Publish, Awaited]]()
@@ -261,7 +268,7 @@ class SiloPublisher:
             end.set_result(None)
 
     async def _offer(self, queue: QueueId, publish: Publish) -> None:
-        """Send a publish; a refusal because of too many waiting bytes becomes its error."""
+        """Send a publish. If too many bytes wait, the refusal becomes the error of the publish."""
         try:
             if self._held is None:
                 await self._sender(queue).publish(publish)

@@ -70,9 +70,10 @@ class PublishLimits:
         headers: Mapping[str, str] | None,
         producer: str = "",
     ) -> int:
-        """Bytes of a message below all limits; -1: it is empty, or perhaps larger.
+        """Return the bytes of a message that is certainly below all limits, or -1.
 
-        Counts four bytes for each character of the names, which are not encoded here.
+        -1 means that the message is empty, or may be above a limit. The method does not encode the
+        names of stream and producer. It counts four bytes for each of their characters.
         """
         count = len(items)
         size = len(items[0]) if count == 1 else sum(map(len, items))

@@ -54,7 +54,11 @@ async def here_alone(ledger: int) -> bool:
 
 
 class Collected(NamedTuple):
-    """The work of one round. `ledgers`: the number of ledgers that were forgotten or dropped."""
+    """The work of one round.
+
+    `ledgers` is the number of ledgers that were forgotten or dropped, and `segments` the number of
+    removed files.
+    """
 
     ledgers: int = 0
     segments: int = 0
@@ -62,7 +66,7 @@ class Collected(NamedTuple):
 
 
 class Collection:
-    """Collects in one directory, one round at a time.
+    """Removes deleted ledgers and unneeded segments from one directory, one round at a time.
 
     Args:
         threads: the thread that removes files, and the one that reads entries.
@@ -88,18 +92,22 @@ class Collection:
         self._is_running = False
 
     def wear_out(self, segment: int) -> None:
-        """A segment has damage. Its readable entries are moved, so that the file can be removed."""
+        """Mark a damaged segment. Its readable entries are then moved, so that the file can be
+        removed."""
         self._worn.add(segment)
 
     def on_repaired(self, segments: Iterable[int]) -> None:
-        """Entries of these segments have good replicas elsewhere. Try again to move the rest."""
+        """Let the next round compact these segments again.
+
+        Some of their damaged entries have good replicas in other bookies by now.
+        """
         self._damaged.difference_update(segments)
 
     async def round(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
     ) -> Collected:
-        """Forget deleted ledgers, drop entries that others have, compact, and remove empty
-        segments.
+        """Forget deleted ledgers, drop entries that other bookies have, compact segments, and
+        remove empty ones.
 
         Args:
             is_gone: called for every ledger here. An error ends the round before anything is
@@ -133,8 +141,11 @@ class Collection:
             await future
 
     async def _leave(self, is_elsewhere: IsElsewhere) -> int:
-        """Drop entries that others have; return the number of ledgers. A record that forbids
-        denying these entries is written first."""
+        """Drop entries that other bookies have, and return the number of ledgers.
+
+        A record is written first. From then on this bookie does not answer that it never had such
+        an entry.
+        """
         store, found = self._store, dict[int, int]()
         for ledger in sorted(store.index.ledgers):
             puts = store.index.puts(ledger)  # before it is asked: entries that arrive later stay
@@ -179,7 +190,7 @@ class Collection:
         return found
 
     async def _compact(self, segment: int) -> int:
-        """Write the needed entries of a segment again, by ledger; return their bytes."""
+        """Write the needed entries of a segment again, by ledger, and return their bytes."""
         places = list(self._store.index.entries_in(segment))
         file, at, moved = self._files.get(segment), 0, 0
         while at < len(places):
@@ -198,8 +209,10 @@ class Collection:
         return self._store.index.find(record.ledger, record.entry) == place
 
     async def _remove_empty(self) -> int:
-        """Remove segments without entries; return their number. The last one stays until the
-        present segment has its state."""
+        """Remove segments without entries, and return their number.
+
+        The newest of them stays until the present segment has a frame.
+        """
         empty = [one for one in self._old() if self._is_empty(one)]
         if not empty or not self._journal.has_frames:
             return 0
@@ -219,8 +232,11 @@ class Collection:
 def read_again(
     file: DiskFile, places: Sequence[tuple[int, int, int]]
 ) -> tuple[list[tuple[JournalRecord | None, int]], bool]:
-    """Read at most MOVED_BYTES of entries, or one larger entry. Returns each entry with its place,
-    None for a damaged one, and whether one was damaged."""
+    """Read at most MOVED_BYTES of entries, or one larger entry.
+
+    Returns a list of entries, each with its place, and whether any entry was damaged. The list has
+    None in place of a damaged entry.
+    """
     found: list[tuple[JournalRecord | None, int]] = []
     size = 0
     for ledger, entry, place in places:

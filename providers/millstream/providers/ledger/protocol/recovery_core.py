@@ -27,14 +27,17 @@ __all__ = ["Abort", "End", "Fence", "Keep", "Read", "RecoveryCore", "Step"]
 
 
 class Fence(NamedTuple):
-    """Fence the bookie of a place."""
+    """Fence the bookie of a place.
+
+    A place is an index into the bookies of the last fragment.
+    """
 
     place: int
     bookie: str
 
 
 class Read(NamedTuple):
-    """Ask the bookie of a place for entries, beginning with one."""
+    """Ask the bookie of a place for the entries from `first` on."""
 
     place: int
     bookie: str
@@ -42,7 +45,7 @@ class Read(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """The next entry of the ledger, as it was packed. It is written again."""
+    """The next entry of the ledger, as it was packed. The driver writes the entry again."""
 
     entry: int
     packed: bytes
@@ -67,8 +70,8 @@ Step = Fence | Read | Keep | End | Abort
 class RecoveryCore:
     """The core of one attempt, in the term of the record.
 
-    It asks the bookies of the record as the attempt began. Bookies that change while entries are
-    written back are not asked.
+    The core asks the bookies that the record had when the attempt began. It does not ask a bookie
+    that replaced another one while entries were written back.
     """
 
     def __init__(self, record: LedgerRecord) -> None:
@@ -145,7 +148,7 @@ class RecoveryCore:
         return steps if self.is_over else [*steps, *self._decide()]
 
     def _copy(self) -> Keep | None:
-        """Return a replica of the entry to decide that passes its check."""
+        """Return a replica of the entry `at` that passes its check, or None."""
         kept: Keep | None = None
         for place, known in self._known.items():
             packed = known.pop(self.at, None)
@@ -183,7 +186,10 @@ class RecoveryCore:
         return reads
 
     def _fault(self, place: int) -> str:
-        """Return why the bookie of a place neither sends nor denies the entry to decide."""
+        """Return why the bookie of a place gave no useful answer about the entry `at`.
+
+        The bookie neither sent the entry nor proved that it never acknowledged it.
+        """
         fault = self._faults.get((place, self.at))
         bookie = self._fragment.bookies[place]
         return fault or f"bookie {bookie} may have had it, and lost a part of its directory"

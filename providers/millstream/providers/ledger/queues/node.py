@@ -128,7 +128,7 @@ class LedgerNode:
             return await self._topics.marks(self._name(queue))
 
     def reader(self, queue: QueueId) -> TopicReader:
-        """Return a reader beside the queue's owner."""
+        """Return a reader of a queue's topic that works in any silo, independently of the owner."""
         return self._topics.reader(self._name(queue))
 
     async def aclose(self) -> None:

@@ -60,8 +60,10 @@ class Calls(Protocol):
 
 
 class SiloView(Protocol):
-    """The part of a silo that is needed here. An `AdapterHost` has it, and so has a process without
-    a silo."""
+    """The part of a silo that `ClusterBookies` needs.
+
+    An `AdapterHost` has this part, and so has a process without a silo.
+    """
 
     @property
     def silo(self) -> str: ...
@@ -79,8 +81,8 @@ class ClusterBookies:
     """Bookies by name, in any silo.
 
     Args:
-        place: new ledgers are spread over the bookies of this place. The entries of all bookies are
-            read.
+        place: new ledgers are spread over the bookies of this place. Entries are read from bookies
+            of all places.
     """
 
     def __init__(
@@ -103,12 +105,12 @@ class ClusterBookies:
         self._silo.tasks.start(self._follow())
 
     def serve(self, bookie: Bookie) -> None:
-        """A bookie runs in this silo from now on."""
+        """Serve a bookie that runs in this silo from now on."""
         self._here[bookie.name] = bookie
         self._targets.add(BookieTarget(bookie), bookie.name)
 
     def leave(self, bookie: Bookie) -> None:
-        """A bookie no longer runs in this silo."""
+        """Remove a bookie that no longer runs in this silo."""
         self._here.pop(bookie.name, None)
 
     def here(self) -> list[str]:
@@ -189,19 +191,21 @@ class ClusterBookies:
         ]
 
     def runner(self, home: Home) -> str:
-        """Return the live silo that runs the bookie of a directory; "": none is known."""
+        """Return the live silo that runs the bookie of a directory, or "" if none is known."""
         for one in self._known.values():
             if (one.place, one.owner) == (home.place, home.owner) and self._is_live(one.silo):
                 return one.silo
         return ""
 
     def is_first(self) -> bool:
-        """Whether the first running bookie of this place, by name, is in this silo. So one silo
-        does work that only one should do, or two for a moment."""
+        """Whether the first running bookie of this place, by name, is in this silo.
+
+        So only one silo does work that one silo should do, except that two may do it for a moment.
+        """
         return min(filter(self.runs, self.list_known()), default="") in self._here
 
     def runs(self, bookie: str) -> bool:
-        """Whether a live silo runs this bookie, which has a row, as far as is known."""
+        """Whether a live silo runs this bookie, as far as is known. The bookie must have a row."""
         return bookie in self._here or self._is_live(self._known[bookie].silo)
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
@@ -275,7 +279,11 @@ class ClusterBookies:
         limit_s: float,
         *args: object,
     ) -> T:
-        """Call the silo and the start that the row names. Raises BookieAway."""
+        """Call the bookie in the silo of its row. The call names the start of the bookie in the
+        row.
+
+        Raises BookieAway.
+        """
         record = self._known.get(bookie)
         if record is None or not self._is_live(record.silo):
             await self._look_quietly()
@@ -301,8 +309,10 @@ class ClusterBookies:
             raise BookieAway(f"bookie {bookie} in {record.silo}: {text}") from error
 
     async def _on_refused(self, refusal: Refusal) -> Exception:
-        """Return the error. If the bookie is in another start, or is stopping, its row is read
-        again."""
+        """Return the error of a refused call.
+
+        If the bookie was restarted since its row was read, or is stopping, the rows are read again.
+        """
         error = refusal.error()
         if isinstance(error, BookieAway):
             await self._look_quietly()

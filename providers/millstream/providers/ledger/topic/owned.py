@@ -17,9 +17,10 @@ __all__ = ["OwnedTopic"]
 
 
 class OwnedTopic:
-    """A topic in one opening of one epoch.
+    """A topic that its owner has opened. An owner can open a topic several times in one epoch.
 
-    Attributes: `record`, as it was written or read last.
+    Attributes:
+        record: the record of the topic, as this process wrote or read it last.
     """
 
     __slots__ = ("_rows", "_writing", "record")
@@ -42,5 +43,8 @@ class OwnedTopic:
             return self.record
 
     async def check(self) -> None:
-        """Raise QueueFenced if another process has taken the topic over. Raises StorageError."""
+        """Raise QueueFenced if another process has taken the topic over.
+
+        The method writes the unchanged record. Raises StorageError if that write fails.
+        """
         await self.update(lambda record: record)

@@ -141,7 +141,10 @@ class Topics:
         return {one: row.mark for one, row in rows if row is not None}
 
     def reader(self, name: str) -> TopicReader:
-        """Return a reader that reads beside the owner, in any process. Close it by `aclose`."""
+        """Return a reader of a topic that works in any process, independently of the owner.
+
+        Close the reader by `aclose`.
+        """
         check_name(name)
         return TopicReader(self._home.ledgers, self._home.topics, name, self._home.clock.now)
 

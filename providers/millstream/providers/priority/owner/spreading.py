@@ -1,18 +1,19 @@
 """Distribution of a queue's settings to its shards.
 
-The owner of shard 0 tells the other shards the settings, and finds out when no message is left in a
-former shard.
+The owner of shard 0 sends the settings to all shards. When the number of shards changes, it also
+finds out when no shard has strays. A stray is a message that may belong to another shard.
 
 Owns `Spreading`. The meaning of layouts is in `core.shards`.
 
 Invariants:
 
-- Each layout is told to every shard, again until the shard answers, also by the next owner.
+- The owner sends each layout to every shard, and repeats this until the shard answers. If the owner
+  is replaced, the next owner continues.
 - A change of the number of shards ends only after each shard has reported, in this layout, that it
   has no strays.
-- Before the end, every shard gives leases with numbers above all earlier ones, so that the tokens
-  of a moved value rise.
-- Before the end, shards that are no longer needed are deleted; they are empty then.
+- Before the change ends, every shard gives leases with numbers above all earlier ones. So the
+  tokens of an exclusivity value that moves to another shard rise.
+- Before the change ends, the shards that are no longer needed are deleted. They are empty by then.
 """
 
 from __future__ import annotations
@@ -81,14 +82,18 @@ class Spreading:
         self._layout = 0
 
     def begin(self, settings: QueueSettings) -> None:
-        """Tell these settings to all shards, if their layout is later than the last one."""
+        """Send the settings to all shards, unless their layout was sent before.
+
+        A layout has a number, which rises with each change. Settings whose layout number is not
+        above the last sent one have no effect.
+        """
         if settings.layout > self._layout:
             self._layout = settings.layout
             self.stop()
             self._task = self._tasks.start(self._run(settings))
 
     def stop(self) -> None:
-        """Stop telling shards."""
+        """Stop sending settings to shards."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -108,7 +113,10 @@ class Spreading:
         await self._settle_layout(settings.layout)
 
     async def _tell_all(self, settings: QueueSettings, floor: int) -> list[Moving]:
-        """Tell every shard the settings, and return their strays."""
+        """Send the settings to every shard, and return the answers with the strays.
+
+        A stray is a message that may belong to another shard.
+        """
         numbers = range(max(settings.shards, settings.shards_before))
         told = [self._tell(number, settings, floor) for number in numbers]
         return await asyncio.gather(*told)

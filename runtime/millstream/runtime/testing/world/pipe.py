@@ -1,9 +1,9 @@
-"""One direction of a simulated link: chunks of bytes under way.
+"""One direction of a simulated link: chunks of bytes in transit.
 
 This module owns `Pipe`, and the Protocols by which it uses the network (`Wire`) and the ends
-(`End`). Bytes arrive in the order in which they were written; from some byte on they may not arrive
-at all. The end of the direction arrives after them. A blocked pipe keeps its bytes until the way is
-free or its writer times out.
+(`End`). Bytes arrive in the order in which they were written. If the link breaks, the last bytes
+may not arrive. The end of the direction arrives after all bytes. A blocked pipe keeps its bytes
+until the network is no longer blocked, or the writer times out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Wire(Protocol):
 
     def is_blocked(self, source: str, target: str) -> bool: ...
     def delay_s(self, source: str, target: str) -> float:
-        """Return the time on the way; math.inf: lost too often, so the link breaks."""
+        """Return the transit time of a chunk, or math.inf if too many losses break the link."""
         ...
 
     def bytes_per_s(self, source: str, target: str) -> float: ...
@@ -57,7 +57,7 @@ class End(Protocol):
 class Item(NamedTuple):
     """A chunk of bytes, or the end of the direction if it has a reason.
 
-    It arrives at `due_s`, or with the item before it, whichever is later.
+    An item arrives at `due_s`, but never earlier than the item before it.
     """
 
     due_s: float
@@ -96,11 +96,11 @@ class Pipe:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is under way, not even the end."""
+        """Whether nothing is in transit, not even the end."""
         return not self._items
 
     def send(self, data: bytes) -> None:
-        """Send bytes, by chance in two chunks, as TCP may."""
+        """Send bytes. By chance they are sent in two chunks, as with TCP."""
         if len(data) > 1 and self.wire.rng.random() < self.wire.split_chance:
             at = self.wire.rng.randrange(1, len(data))
             self._push(data[:at])
@@ -128,12 +128,12 @@ class Pipe:
         return self._free_s + self.wire.delay_s(*self.names)
 
     def _broke(self) -> None:
-        """Close both ends because the way between them is lost."""
+        """Close both ends, because the connection between them is lost."""
         for end in (self.source, self.target):
             end.on_lost("connection reset: too many losses")
 
     def arm(self) -> None:
-        """Plan the next delivery, if the way is free and the target takes it."""
+        """Plan the next delivery, if the network is not blocked and the target accepts bytes."""
         if not self._items or self._timer is not None:
             return
         if self.wire.is_blocked(*self.names):
@@ -179,7 +179,10 @@ class Pipe:
         self.clear()
 
     def retime(self) -> None:
-        """Send everything under way again from here, because the way has changed."""
+        """Give the bytes in transit new arrival times, because the network has changed.
+
+        The new times count from now, as if the bytes were sent again.
+        """
         self.disarm()
         items, self._items, self._free_s = self._items, deque(), 0.0
         self.pending_bytes = 0
@@ -188,7 +191,7 @@ class Pipe:
         self.arm()
 
     def cut(self) -> None:
-        """Keep some first part of the bytes under way, by chance, because the sender is gone."""
+        """Drop a random last part of the bytes in transit, because the sender is gone."""
         if self._items and self._items[-1].reason:
             self._items.pop()  # another event ends the direction now
         keep = self.wire.rng.randrange(len(self._items) + 1)

@@ -135,10 +135,11 @@ def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
 
 
 def has_backlog(entry: StreamEntry, upto: int) -> bool:
-    """Say whether a message up to `upto`, or one that may be a repeat, is being delivered.
+    """Return True if a delivery is at a message up to `upto`, or may repeat a message.
 
-    Stopped subscriptions and those that cannot be delivered now do not count. While the
-    subscriptions are unknown, the answer is True. Cost: O(subscriptions).
+    Paused and faulted subscriptions do not count, and neither do subscriptions whose last call
+    failed without a reply. While the subscriptions are unknown, the answer is True. Cost:
+    O(subscriptions).
     """
     if entry.cold is not None:
         return True

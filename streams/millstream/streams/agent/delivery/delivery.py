@@ -608,9 +608,9 @@ class Delivery:
         self.cursor.settle(self._upto)
 
     def _pass_over(self) -> bool:
-        """Skip events that were sent and acknowledged, although no reply said that they were sent.
+        """Skip events that were acknowledged by hand although the reply to their call was lost.
 
-        No call may be in flight. Returns whether there were any.
+        Call this only while no call is in flight. Returns whether any event was skipped.
         """
         if self._sent_upto is None or self._upto is None:
             return False

@@ -42,11 +42,12 @@ RETRY_S = 1.0
 
 
 class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A cursor as its row says.
+    """The stored row of a cursor.
 
     `mark`: all messages up to this number are acknowledged. `ranges`: acknowledged ranges above it.
-    `owner`: the opening of the topic that wrote the row. `gap`: messages before this one were lost
-    to the cursor, and its reader does not know it yet; 0: there is no gap.
+    `owner`: the opening of the topic that wrote the row. `gap`: the number of a
+    message. The cursor has lost messages before this one, and its reader does not know that yet.
+    0 means that there is no gap.
     """
 
     topic: str
@@ -77,8 +78,10 @@ def check_owner(owner: tuple[int, int], key: CursorKey, found: CursorRecord | No
 async def begin(
     rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
-    """Store a new cursor, in place of any older one of its name. Raises QueueFenced,
-    StorageError."""
+    """Store a new cursor, and replace an older cursor with the same name.
+
+    Raises QueueFenced if a later owner has the topic, and StorageError.
+    """
 
     def make(found: CursorRecord | None) -> CursorRecord:
         check_owner(owner, key, found)
@@ -90,7 +93,7 @@ async def begin(
 async def load(
     rows: RecordRows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
 ) -> CursorRecord:
-    """Load a stored cursor for this owner; if its row was lost, it begins at `mark`.
+    """Load a stored cursor for this owner. A cursor whose row was lost begins at `mark`.
 
     Raises QueueFenced, Corrupt, StorageError.
     """
@@ -113,7 +116,8 @@ class Cursor:
     Args:
         moved, stored, fenced: see `Cursors`.
 
-    Attributes: `stored_mark`, the mark that was stored last.
+    Attributes:
+        stored_mark: the mark that was stored last.
     """
 
     def __init__(
@@ -164,7 +168,7 @@ class Cursor:
 
     @property
     def next(self) -> int:
-        """The message that the next read looks for first."""
+        """The number of the first message that the next read may return."""
         return self._done.next_after(self._next)
 
     @property
@@ -175,12 +179,12 @@ class Cursor:
     async def read(
         self, messages_max: int, bytes_max: int, wait_s: float = 0.0
     ) -> Sequence[StoredMessage]:
-        """Return the next messages that are not acknowledged; [] if there is none within `wait_s`
-        seconds.
+        """Return the next unacknowledged messages. The list is empty if none arrives within
+        `wait_s` seconds.
 
         Returns up to `messages_max` messages and `bytes_max` bytes, but at least one message.
-        Raises CursorTooOld(first): messages before `first` are gone, and the next read begins
-        there; QueueFenced, QueueUnavailable.
+        Raises CursorTooOld(first) if messages before `first` are gone; the next read begins at
+        `first`. Also raises QueueFenced and QueueUnavailable.
         """
         while True:
             if self._gap:
@@ -204,7 +208,7 @@ class Cursor:
                 wait_s = 0.0
 
     def _pass_over(self, number: int, first: int) -> None:
-        """Messages from this one to before `first` are lost. They count as acknowledged."""
+        """Count the messages from `number` to before `first`, which are lost, as acknowledged."""
         before = self._done.mark
         self._done.add(number, first - 1)
         self._next = max(self._next, first)
@@ -220,7 +224,8 @@ class Cursor:
         raise CursorTooOld(text, first=first)
 
     def acknowledge(self, upto: int, also: Sequence[int] = ()) -> None:
-        """Acknowledge every message up to `upto`, and those in `also`. Repeating it does no harm.
+        """Acknowledge every message up to `upto`, and those in `also`. A repeated call does no
+        harm.
 
         The acknowledgement is stored within `cursor_flush_s`. Await `flush` to wait for that.
         """
@@ -235,7 +240,7 @@ class Cursor:
             self._on_moved()
 
     def seek(self, number: int) -> None:
-        """Continue with this message: earlier ones count as acknowledged, and no others do."""
+        """Continue with message `number`. Only earlier messages count as acknowledged."""
         number = min(max(number, self._messages.first), self._messages.end)
         self._done = Acknowledged(number - 1)
         self._next = number
@@ -244,19 +249,22 @@ class Cursor:
         self._on_moved()
 
     def rewind(self, number: int = 0) -> None:
-        """Read unacknowledged messages again, from this one on. The acknowledgements do not
-        change."""
+        """Read unacknowledged messages again, from message `number` on.
+
+        The acknowledgements do not change.
+        """
         self._next = max(self._done.mark + 1, min(number, self._messages.end))
 
     def tell_later(self, first: int) -> None:
-        """The reader that heard of a gap before `first` could not handle it. Report the gap
-        again."""
+        """Report a gap before `first` again, because the reader could not handle the report."""
         self._gap = first
         self._on_change()
 
     def take_gap(self, after: int) -> int | None:
-        """Return the first message after an unreported gap, for a reader that is done up to
-        `after`; None: there is no gap. The gap then counts as reported."""
+        """Return the first message after an unreported gap, or None if there is no gap.
+
+        The reader is done up to message `after`. The gap then counts as reported.
+        """
         first, self._gap = self._gap, 0
         if first:
             self._on_change()
@@ -270,8 +278,11 @@ class Cursor:
             self._on_change()
 
     async def flush(self) -> None:
-        """Wait until all earlier acknowledgements are stored. Raises QueueFenced, StorageError (the
-        write is repeated)."""
+        """Wait until all earlier acknowledgements are stored.
+
+        Raises QueueFenced if another owner has the topic. Raises StorageError if a write failed;
+        the cursor repeats that write in the background.
+        """
         wanted = self._changes
         while self._stored < wanted:
             self._begin_storing()
@@ -281,8 +292,10 @@ class Cursor:
                 raise error
 
     async def aclose(self) -> None:
-        """Store the acknowledgements. Raises QueueFenced, StorageError: messages may be
-        redelivered."""
+        """Store the acknowledgements.
+
+        Raises QueueFenced and StorageError. Messages may then be redelivered.
+        """
         try:
             await self.flush()
         finally:
@@ -312,7 +325,7 @@ class Cursor:
             self._storing.add_done_callback(self._on_ended)
 
     async def _store(self) -> Exception | None:
-        """Store the present acknowledgements; return an error, or None."""
+        """Store the present acknowledgements. Return the error of a failed write, or None."""
         changes = self._changes
         record = msgspec.structs.replace(
             self._record,

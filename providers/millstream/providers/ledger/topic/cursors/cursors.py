@@ -66,11 +66,11 @@ class Cursors:
         self._damaged: set[str] = set()  # their rows cannot be read: all messages are kept for them
 
     async def load(self) -> None:
-        """Load all cursors in the topic's row.
+        """Load all cursors that the topic's row lists.
 
-        A damaged cursor stops only its own reader. No message is deleted until the row is restored
-        or the cursor dropped. Raises QueueFenced, Corrupt (a cursor is beyond the topic's end),
-        StorageError.
+        A damaged cursor stops only its own reader. No message is deleted until the row of that
+        cursor is restored, or the cursor is dropped. Raises Corrupt if a cursor is beyond the
+        topic's end. Also raises QueueFenced and StorageError.
         """
         await asyncio.gather(*map(self._load, self._owned.record.cursors))
 
@@ -85,12 +85,14 @@ class Cursors:
         self._put(record)
 
     async def open(self, name: str, start: int | None = None) -> Cursor:
-        """Return the named cursor; a new one begins at message `start` (None: the oldest that is
-        kept).
+        """Return the cursor with a name. A new cursor begins at message `start`.
 
-        Messages are kept until the cursor has acknowledged them or is dropped. Raises ConfigError
-        (`cursors_max`), QueueFenced, Corrupt (its row is damaged or older than before; `drop` works
-        all the same), StorageError.
+        If `start` is None, a new cursor begins at the oldest message that is kept. Messages are
+        kept until the cursor has acknowledged them or is dropped.
+
+        Raises ConfigError if the topic has `cursors_max` cursors. Raises Corrupt if the row of the
+        cursor is damaged or older than before; `drop` can delete such a cursor. Also raises
+        QueueFenced and StorageError.
         """
         found = self._cursors.get(name)
         if found is not None:
@@ -109,7 +111,7 @@ class Cursors:
         return self._put(record)
 
     def _put(self, record: CursorRecord) -> Cursor:
-        """Return the cursor of a row. Raises Corrupt: it is beyond the topic's end."""
+        """Return the cursor of a row. Raises Corrupt if the cursor is beyond the topic's end."""
         refuse_ahead(record, self._reader.end)
         self._damaged.discard(record.cursor)
         made = self._cursors.get(record.cursor)  # another call may have been faster
@@ -141,13 +143,15 @@ class Cursors:
 
     @property
     def slowest(self) -> Cursor | None:
-        """The cursor with the lowest mark; None: there is no cursor."""
+        """The cursor with the lowest mark, or None if the topic has no cursor."""
         return min(self._cursors.values(), key=lambda cursor: cursor.mark, default=None)
 
     @property
     def stored_mark(self) -> int | None:
-        """All cursors have stored their acknowledgement of every message up to this one; None:
-        unknown, since the row of a cursor is damaged."""
+        """The number up to which all cursors have stored acknowledgements of all messages.
+
+        None means that the number is unknown, because the row of a cursor is damaged.
+        """
         if self._damaged:
             return None
         # stored marks count, so that no cursor moves back to deleted messages
@@ -155,7 +159,7 @@ class Cursors:
         return min(marks, default=self._reader.first - 1)
 
     def evict(self, first: int) -> None:
-        """All cursors lose the messages before `first`. Their next reads report the gap."""
+        """Make all cursors give up the messages before `first`. Their next reads report the gap."""
         for cursor in self._cursors.values():
             cursor.evict(first)
 
@@ -190,12 +194,14 @@ class Backlog:
         self._room_bytes = 0.0  # bytes that may be appended before the cursors are checked again
 
     def measure_again(self) -> None:
-        """A cursor has moved: the next append measures the backlog again."""
+        """Let the next append measure the backlog again, because a cursor has moved."""
         self._room_bytes = 0.0
 
     def why_full(self, size_bytes: int) -> str:
-        """Return why no more may be appended; empty: it may. Measures the backlog only now and
-        then."""
+        """Return the reason why these bytes must not be appended; the text is empty if they may.
+
+        The method measures the backlog only now and then.
+        """
         self._room_bytes -= size_bytes + FRAME_BYTES
         return self._find_room(size_bytes) if self._room_bytes < 0 else ""
 
@@ -232,7 +238,10 @@ def refuse_ahead(record: CursorRecord, end: int) -> None:
 
 
 def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
-    """Add a cursor to the topic's list. Raises ConfigError."""
+    """Return the topic's record with a cursor added.
+
+    Raises ConfigError if the topic has `limit` cursors already.
+    """
     if name in record.cursors:
         return record
     if len(record.cursors) >= limit:
@@ -242,6 +251,6 @@ def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
 
 
 def without_cursor(record: TopicRecord, name: str) -> TopicRecord:
-    """Remove a cursor from the topic's list."""
+    """Return the topic's record without a cursor."""
     left = tuple(one for one in record.cursors if one != name)
     return msgspec.structs.replace(record, cursors=left)

@@ -1,4 +1,4 @@
-"""Reading a topic beside its owner, in any silo, without disturbing the owner.
+"""Reading a topic in any silo, independently of the topic's owner.
 
 Owns: `TopicReader`. Not: reading ledgers (`pages`), reading by the owner (`owner_reader`).
 Invariants: the returned messages are confirmed, and have no gap. A reader writes nothing.

@@ -1,9 +1,10 @@
 """Filters: sets of metadata pairs, and the indexes that find the messages that have all of them.
 
-Owns the index of all pending messages, the indexes of *shapes* (sets of keys), and their counts by
-state. Held values are in `grouped`.
+Owns the index of all pending messages, the indexes of shapes, and the counts of messages by state.
+A shape is a set of metadata keys. The settings of the queue name some shapes, and filters add
+learned shapes. `grouped` has the exclusivity values that are leased.
 
-With n pending messages and s shapes that a message fits, adding and removing it costs O(s log n). A
+With n pending messages and s shapes, adding or removing a message costs O(s log n). A
 filter whose keys are a shape costs O(log n). Any other filter checks the pending messages of the
 smallest index that contains all candidates, at most `SCAN_MAX`. A filter that would check more than
 `LEARN_MIN` messages gets a shape of its own (a learned shape) while there are fewer than
@@ -75,7 +76,8 @@ class Shape:
         self.last = self.todo[0] if self.todo else 0
 
     def values_of(self, message: Message) -> Values | None:
-        """The values of the keys; None if a key is missing or the message is not added yet."""
+        """The message's values of the keys; None if a key is missing or the message is not added
+        yet."""
         if self.todo and self.looked < message.key & SEQUENCE_MASK <= self.last:
             return None
         pairs = dict(message.metadata)
@@ -219,9 +221,10 @@ class Filters:
         return best
 
     def set_shapes(self, shapes: tuple[tuple[str, ...], ...]) -> None:
-        """Replace the named shapes.
+        """Replace the shapes that the settings of the queue name.
 
-        As many learned shapes are kept as there is room for. New shapes are built by `build`.
+        Learned shapes are kept, the newest first, while there are at most `SHAPES_MAX` shapes in
+        all. `build` fills the new shapes with messages.
         """
         room = SHAPES_MAX - len(shapes)
         extra = [keys for keys in self.learned if keys not in shapes]
