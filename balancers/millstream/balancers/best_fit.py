@@ -101,7 +101,10 @@ def shares(
 def exact_shares(
     count: int, silos: Sequence[str], weights: Mapping[str, float]
 ) -> dict[str, Fraction]:
-    """The share of each silo by weight, as an exact number. Raises ConfigError."""
+    """Return the share of each silo by weight, as an exact number.
+
+    Raises ConfigError for a weight that is not a finite number above 0.
+    """
     chosen = {silo: weights.get(silo, 1.0) for silo in silos}
     for silo, weight in chosen.items():
         if not 0 < weight < math.inf:

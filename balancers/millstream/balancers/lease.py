@@ -45,7 +45,7 @@ def choose(
 
 
 def is_open(owner: QueueOwner | None, me: str) -> bool:
-    """Has a queue no owner, or an owner that is handing it over?"""
+    """Whether a queue has no owner, or an owner that is handing it over."""
     return owner is None or (owner.is_pausing and owner.silo != me)
 
 

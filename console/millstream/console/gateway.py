@@ -42,7 +42,10 @@ def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) ->
 
 
 def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:
-    """Return the client; enter it with `async with`. Raises ConfigError."""
+    """Return a client, which the caller enters with `async with`.
+
+    Raises ConfigError if an argument is not valid.
+    """
     return connect(
         *(arguments.gateway or [GATEWAY]),
         cluster=arguments.cluster or CLUSTER,

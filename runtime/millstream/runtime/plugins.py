@@ -30,7 +30,10 @@ def find_plugin(group: str, text: str) -> Callable[..., Any]:
 
 
 def maker_of(group: str, text: str) -> Callable[[], Any]:
-    """Return a function that makes the plug-in `name:argument` of a group. Raises ConfigError."""
+    """Return a function that makes the plug-in `name:argument` of a group.
+
+    Raises ConfigError if there is no such plug-in, or if its argument is missing.
+    """
     make = find_plugin(group, text)
     name, colon, argument = text.partition(":")
     if not colon and _needs_argument(make):

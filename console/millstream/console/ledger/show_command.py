@@ -25,7 +25,7 @@ RANGES_MAX = 5  # ranges that are printed
 
 
 async def show_one(arguments: argparse.Namespace) -> int:
-    """Print a topic or ledger. Raises LookupError."""
+    """Print a topic or ledger. Raises LookupError if neither has this name."""
     async with source_of(arguments) as source:
         content = await source.content()
         now_s = source.process.clock.wall_s()

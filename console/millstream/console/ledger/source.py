@@ -31,7 +31,7 @@ async def source_of(arguments: argparse.Namespace) -> AsyncIterator[Source]:
 
 
 def refuse_missing(store: str) -> None:
-    """Refuse a missing SQLite store, which would be created otherwise. Raises ConfigError."""
+    """Raise ConfigError for a missing SQLite store, which would be created otherwise."""
     name, _, argument = store.partition(":")
     if name != "sqlite" or not argument:
         return
@@ -44,7 +44,11 @@ def refuse_missing(store: str) -> None:
 
 
 async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
-    """Return the selected cluster. Raises ConfigError."""
+    """Return the selected cluster.
+
+    Raises ConfigError if the store has no ledgers of that cluster, or if the store has ledgers of
+    several clusters and none is selected.
+    """
     scopes = [scope async for scope in scopes_in(store)]
     wanted: str | None = arguments.cluster
     if wanted is None and len(scopes) == 1:

@@ -45,7 +45,7 @@ class QueueSequence:
         )
 
     def has(self, seq: int) -> bool:
-        """Does the queue have an event of this number?"""
+        """Whether the queue has an event of this number."""
         if not self.streams or seq < 1:
             return False
         rounds = self._events_per_stream

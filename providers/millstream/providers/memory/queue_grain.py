@@ -222,7 +222,7 @@ class MemoryQueue(Grain):
 
     @property
     def _is_lost(self) -> bool:
-        """Was earlier content lost, and has no message been acknowledged since?"""
+        """Whether earlier content was lost and no message has been acknowledged since."""
         return self._is_anew and not self._log.done
 
     async def _put_chunk(self, key: str, data: bytes) -> None:

@@ -321,7 +321,7 @@ class QueueLog:
             ) from None
 
     def _is_known(self, message: OutMessage) -> bool:
-        """Has this producer's sequence been accepted?"""
+        """Whether the sequence of this message's producer was accepted before."""
         mark = message.mark
         return mark is not None and mark.seq <= self._producers.get(mark.producer, -1)
 

@@ -80,7 +80,7 @@ class Segment(Generic[T]):
 
     @property
     def is_hollow(self) -> bool:
-        """Is the segment full, and are all its items removed?"""
+        """Whether the segment is full and all its items are removed."""
         return self.gone == self.size
 
     def clear(self, low: int, high: int) -> None:

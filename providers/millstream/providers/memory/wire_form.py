@@ -39,7 +39,7 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Does this entry stand for an acknowledged message? No stream has an empty namespace."""
+        """Whether this entry stands for an acknowledged message, as an empty namespace shows."""
         return not self.namespace
 
 

@@ -105,7 +105,7 @@ def settings(master: str, extra_conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_here(master: str) -> bool:
-    """Does all of Spark run on this machine?"""
+    """Whether all of Spark runs on this machine."""
     host = master.removeprefix("spark://").partition(":")[0]
     return master.startswith("local") or host in ("127.0.0.1", "localhost")
 

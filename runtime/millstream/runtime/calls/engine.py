@@ -43,7 +43,7 @@ class CallEngine:
         has_left: returns True for a silo that is known to be stopping; no connection to it is
             opened.
         lost: called with each name whose connection has closed.
-        part: returns the silo's part with a name. Raises ConfigError.
+        part: returns the silo's part with a name. Raises ConfigError if there is none.
         secrets: the secrets of the cluster and of its operators that this process knows.
         brought: see `References`.
     """

@@ -85,7 +85,7 @@ class References:
         waiting_calls_max: the most requests that may wait for one activation.
         waiting_bytes: counts the bytes of the requests that wait in this process.
         check_running: raises NotInCluster unless this process can make calls.
-        part: returns the silo's part with a name. Raises ConfigError.
+        part: returns the silo's part with a name. Raises ConfigError if there is none.
         brought: the hosted classes that parts of the silo bring. Only silos may call them, except
             for methods with the mark `@open_to`.
 

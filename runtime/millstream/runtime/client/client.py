@@ -272,9 +272,10 @@ class Client:
 
 
 def check_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[str]:
-    """Return the addresses that a client was given. Without a table there must be at least one.
+    """Return the addresses that a client was given.
 
-    Raises ConfigError.
+    Raises ConfigError for an address that is not valid, and for an empty list if the client has no
+    membership table.
     """
     if isinstance(gateways, str):
         raise ConfigError(f"Client({gateways!r}): give a list of addresses, or use connect()")

@@ -239,7 +239,7 @@ class Prober:
             self._missed.pop(silo, None)
 
     async def probe(self, silo: str) -> Sign:
-        """Probe a silo: did it answer in time, with an event loop that beats?"""
+        """Probe a silo. Return whether it answered in time, and whether its event loop runs."""
         row = self._voter.view.row(silo)
         if row is None:
             return Sign.SILENT

@@ -39,7 +39,7 @@ class RunOption(NamedTuple):
     Attributes:
         flag: The name of the flag, `--flag`. The variable is `MILLSTREAM_FLAG`.
         argument: The argument of the factory.
-        read: Makes the argument from the text. Raises ConfigError.
+        read: Makes the argument from the text. Raises ConfigError for a text that is not valid.
         help: One line for the help of the command.
         is_switch: Whether the flag has no value. It stands for `yes`.
     """
@@ -57,7 +57,7 @@ class RunOption(NamedTuple):
 
 
 def read_address(text: str) -> str:
-    """Return `host:port`, unchanged. Raises ConfigError."""
+    """Return `host:port` unchanged. Raises ConfigError for any other text."""
     try:
         Address.parse(text)
     except ValueError as error:
@@ -66,13 +66,16 @@ def read_address(text: str) -> str:
 
 
 def read_membership(text: str) -> str:
-    """Return `name:argument` of a plug-in, unchanged. Raises ConfigError."""
+    """Return `name:argument` unchanged. Raises ConfigError if there is no such plug-in."""
     find_plugin("millstream.membership", text)
     return text
 
 
 def read_stores(text: str) -> dict[str, str]:
-    """Read `name:argument`, or several `store=name:argument` with commas. Raises ConfigError."""
+    """Read `name:argument`, or several `store=name:argument` with commas.
+
+    Raises ConfigError if there is no such plug-in, or if a store is given twice.
+    """
     stores: dict[str, str] = {}
     for part in text.split(","):
         name, equals, store = part.partition("=")
@@ -86,7 +89,7 @@ def read_stores(text: str) -> dict[str, str]:
 
 
 def read_switch(text: str) -> bool:
-    """Read `yes` or `no`. Raises ConfigError."""
+    """Read `yes` or `no`. Raises ConfigError for any other text."""
     if text not in ("yes", "no"):
         raise ConfigError(f"{text!r} is neither yes nor no")
     return text == "yes"
@@ -170,7 +173,7 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
 
 
 def reduce_to_bookie(target: str, silo: Silo) -> None:
-    """Reduce the silo to its bookie. Raises ConfigError."""
+    """Reduce the silo to its bookie. Raises ConfigError if that is impossible."""
     try:
         silo.reduce_to_bookie()
     except ConfigError as error:

@@ -73,7 +73,7 @@ def store_text(store: StateStore) -> str:
 
 
 def check_stores(table: object, stores: Mapping[str, StateStore]) -> None:
-    """Refuse a store of one process under a table that other processes see. Raises ConfigError."""
+    """Raise ConfigError for a store in the memory of one process under a shared table."""
     if getattr(table, "is_of_one_process", False):
         return
     for name, store in stores.items():

@@ -94,8 +94,9 @@ def check_grains(grains: Any, of: str = "Silo") -> list[type[Grain]]:
 
 
 def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
-    """Return, for each argument, the functions that make a part for each silo. Raises
-    ConfigError.
+    """Return, for each argument, the functions that make a part for each silo.
+
+    Raises ConfigError for a value that is not a function.
     """
     found = {option: _by_name(option, makers, of) for option, makers in given.items()}
     for makers in found.values():
@@ -106,7 +107,7 @@ def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
 
 
 def read_address(option: str, text: object) -> Address:
-    """Return the address that an option gives. Raises ConfigError."""
+    """Return the address that an option gives. Raises ConfigError if it is not an address."""
     if not isinstance(text, str):
         raise _refuse(option, text, "host:port or [IPv6]:port")
     try:
@@ -116,9 +117,9 @@ def read_address(option: str, text: object) -> Address:
 
 
 def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
-    """Return the stores by name, or texts that name plug-ins. None: one store in memory.
+    """Return the stores by name. A value is a store, or a text that names a plug-in.
 
-    Raises ConfigError.
+    None stands for one store in memory. Raises ConfigError for any other value.
     """
     if stores is None:
         return {"default": MemoryStateStore()}

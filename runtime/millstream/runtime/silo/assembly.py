@@ -197,7 +197,7 @@ class SiloAssembly:
     # -- found by name
 
     def store(self, name: str) -> StateStore:
-        """Return the state store of a name. Raises ConfigError."""
+        """Return the state store with this name. Raises ConfigError if the silo has none."""
         found = self._stores.get(name)
         if found is None:
             raise ConfigError(

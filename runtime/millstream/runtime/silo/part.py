@@ -106,7 +106,7 @@ def list_brought(parts: Mapping[str, SiloPart]) -> list[type[Grain]]:
 
 
 def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
-    """Refuse grain classes that need a part which the silo does not have. Raises ConfigError."""
+    """Raise ConfigError for a grain class that needs a part which the silo does not have."""
     for cls in grains:
         grain_type = cls.__millstream_type__
         for method, marks in grain_type.marks.items():
@@ -140,9 +140,7 @@ STAGES = ("open", "start", "stop", "aclose")
 
 
 def check_part(name: str, part: Any) -> None:
-    """Refuse an object that is no `SiloPart`, and list everything that it lacks. Raises
-    ConfigError.
-    """
+    """Raise ConfigError for an object that is no `SiloPart`, and list everything that it lacks."""
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
     for plain in ("grains", "abort", "agreement", "has_bookie"):
         if not callable(getattr(part, plain, None)):

@@ -96,7 +96,7 @@ class SimService:
             answer.set_result(outcome)
 
     def close(self) -> None:
-        """Drop the requests that are under way."""
+        """Drop the requests that are in transit."""
         for request in list(self._requests):
             request.cancel()
 

@@ -75,7 +75,7 @@ class Catalog:
 
     Args:
         silo: the address of the silo.
-        store: returns the state store of a name. Raises ConfigError.
+        store: returns the state store with a name. Raises ConfigError if there is none.
         learned: called with kind, key and silo when a registration is lost to that silo.
 
     `registrar` is set before the first activation is requested. Tools and tests may set

@@ -39,7 +39,7 @@ class StreamOptions:
         delivery: deliveries to one subscription.
         ownership: acquiring queues and handing them over.
         store: name of the silo's store that keeps queue records, subscriptions and dead letters.
-        calls_out_max: delivery calls that one agent may have under way.
+        calls_out_max: delivery calls that one agent may have in flight.
         read_wait_s: how long a read waits for the first message, if the provider has `WAKEUP`.
         poll_first_s: the first wait between reads of a provider without `WAKEUP`; doubles up to
             `poll_ceiling_s`.

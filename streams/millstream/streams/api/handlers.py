@@ -59,7 +59,7 @@ class HandlerMark(Mark):
     """A mark that makes a method a handler."""
 
     def commits(self, namespace: str) -> bool:
-        """Does a write of a state acknowledge the events of such streams?"""
+        """Whether a write of a state acknowledges the events of such streams."""
         raise NotImplementedError
 
 
@@ -131,7 +131,7 @@ def text_of(hint: Any) -> str:
 
 
 def accepts(wanted: Any, item: Any) -> bool:
-    """Does a handler of `wanted` take every `item`, as type checkers see it? In doubt, yes."""
+    """Whether a handler of `wanted` takes every `item`, as type checkers see it. In doubt, True."""
     if wanted == item:
         return True
     members = union_members(item) or (item,)
@@ -170,12 +170,12 @@ def _is_subclass(cls: type, base: type) -> bool:
 
 
 def gives_back(wanted: Any, item: Any) -> bool:
-    """Does a handler that annotates `wanted` accept and decode every `item` unchanged?"""
+    """Whether a handler that annotates `wanted` accepts and decodes every `item` unchanged."""
     return accepts(wanted, item) and _is_decoded(wanted, item)
 
 
 def _is_decoded(wanted: Any, item: Any) -> bool:
-    """Does a codec of `wanted` decode every `item` unchanged?"""
+    """Whether a codec of `wanted` decodes every `item` unchanged."""
     if wanted is Any or wanted == item:
         return True
     if needs_wrappers(wanted) or needs_wrappers(item):
@@ -228,7 +228,7 @@ def items_codec_of(handler: Any) -> Codec[Any]:
 
 
 def commits(handler: Any, namespace: str) -> bool:
-    """Does a mark of the handler write a state together with the position in such streams?"""
+    """Whether a mark of the handler writes a state with the position in such streams."""
     marks = marks_of(type(handler.__self__), handler.__name__)
     return any(isinstance(one, HandlerMark) and one.commits(namespace) for one in marks)
 

@@ -122,7 +122,7 @@ def _last_hosts(
 
 
 def _replaces(new: MemberRow, old: MemberRow) -> bool:
-    """Is it the same silo after a restart?"""
+    """Whether both rows are of one silo, before and after a restart."""
     is_same = new.name == old.name or new.endpoint == old.endpoint
     return is_same and _age(new) > _age(old)
 
@@ -137,5 +137,5 @@ def _implicit_of(row: MemberRow, provider: str) -> list[ImplicitSubscription]:
 
 
 def is_implicit(subscription: str) -> bool:
-    """Is it the id of an implicit subscription?"""
+    """Whether this is the id of an implicit subscription."""
     return subscription.startswith(ID_PREFIX)

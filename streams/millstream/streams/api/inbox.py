@@ -107,7 +107,7 @@ def inbox_id(provider: str, stream: StreamId, name: str) -> str:
 
 
 def is_ephemeral(name: str) -> bool:
-    """Does the subscription end with its consumer?"""
+    """Whether the subscription ends with its consumer."""
     return name.startswith(EPHEMERAL)
 
 

@@ -72,12 +72,12 @@ class SubscriptionAgents(Protocol):
 
     @property
     def can_seek(self) -> bool:
-        """Can a position be found by its time?"""
+        """Whether a position can be found by its time."""
         ...
 
     @property
     def has_positions(self) -> bool:
-        """Does a position tell which events are processed?"""
+        """Whether a position shows which events are processed."""
         ...
 
     def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
@@ -85,7 +85,7 @@ class SubscriptionAgents(Protocol):
         ...
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
-        """Has no silo hosted the consumer for so long that it must be forgotten?"""
+        """Whether no silo has hosted the consumer for so long that it must be forgotten."""
         ...
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
@@ -112,7 +112,7 @@ def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
 
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
-    """Is the row equal to one that is already active?"""
+    """Whether the row is equal to one that is already active."""
     return known.state == "active" and all(
         getattr(known, name) == getattr(row, name)
         for name in ("is_batch", "where", "policy", "is_manual", "commit_with")
@@ -372,7 +372,7 @@ class Rendezvous(Grain):
 
     @always_interleave
     async def is_stored(self, subscription: str) -> bool:
-        """Does the store have the subscription? Raises StorageUnavailable."""
+        """Return True if the store has the subscription. Raises StorageUnavailable."""
         return await self._store().read(row_key(self.key, subscription)) is not None
 
     @read_only

@@ -448,14 +448,17 @@ def policy_of(
     give_up_on: tuple[type[Exception], ...],
     on_give_up: GiveUpDecision | None,
 ) -> FailurePolicy:
-    """The policy of an explicit subscription. Raises ConfigError."""
+    """Return the policy of an explicit subscription.
+
+    Raises ConfigError if a value is not valid.
+    """
     if wrong := wrong_policy(retries, backoff, give_up_on, on_give_up):
         raise ConfigError(f"subscribe: {wrong}")
     return FailurePolicy(retries, backoff, type_names(give_up_on), on_give_up)
 
 
 def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
-    """Refuse options that do not go with manual acknowledgement. Raises ConfigError."""
+    """Raise ConfigError for options that cannot be combined with manual acknowledgement."""
     if ack not in ("auto", "manual"):
         raise ConfigError(f"subscribe: ack is {ack!r}: 'auto' or 'manual'")
     if ack == "manual" and where is not None:

@@ -181,7 +181,7 @@ class StreamEvents(Generic[T]):
             self._gap = None
 
     def _fits(self, event: Event[T]) -> bool:
-        """Does the filter accept the event, as it was published?"""
+        """Whether the filter accepts the event, as it was published."""
         outside = self._outside
         if outside.where is None:
             return True

@@ -126,7 +126,7 @@ class SubscribeMark(HandlerMark):
         ).declaration()
 
     def commits(self, namespace: str) -> bool:
-        """Does a write of a state acknowledge the events of such streams?"""
+        """Whether a write of a state acknowledges the events of such streams."""
         return self.commit_with is not None and self.namespace.name == namespace
 
     def filter_for(self, runtime: object) -> EventFilter | None:
@@ -194,8 +194,8 @@ class SubscribeMark(HandlerMark):
             )
 
     def _check_ack(self, subject: str) -> None:
-        """Refuse manual acknowledgement beside options that acknowledge or leave out events
-        themselves."""
+        """Refuse manual acknowledgement together with options that acknowledge or leave out
+        events."""
         if self.ack not in ("auto", "manual"):
             raise DefinitionError(f"{subject}: ack is {self.ack!r}: 'auto' or 'manual'")
         if self.ack == "auto":
@@ -395,7 +395,7 @@ def _check_parentheses(namespace: Any) -> None:
 def check_marks(
     grain_types: Iterable[GrainType], provider: str, capabilities: frozenset[Capability]
 ) -> None:
-    """Refuse handlers with options that the provider cannot support. Raises ConfigError."""
+    """Raise ConfigError for a handler with an option that the provider cannot support."""
     for grain_type in grain_types:
         for handler, marks in grain_type.marks.items():
             for mark in marks:

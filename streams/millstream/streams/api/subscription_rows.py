@@ -112,7 +112,7 @@ def stream_row(stream: StreamId) -> SubscriptionRow:
 
 
 def is_kept_while_held(subscription: str) -> bool:
-    """Does the subscription have a row only while it is paused or faulted?"""
+    """Whether the subscription has a row only while it is paused or faulted."""
     return subscription == WHOLE_STREAM or is_implicit(subscription)
 
 

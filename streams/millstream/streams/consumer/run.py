@@ -107,8 +107,10 @@ class Position:
             self.state = getattr(grain.grain, mark.commit_name)
 
     def commit_by(self, batch: WireBatch, grain: ExtendedGrain) -> None:
-        """Use the state that an explicit subscription names for its position. Raises
-        LookupError."""
+        """Use the state that an explicit subscription names for its position.
+
+        Raises LookupError if the grain has no such state.
+        """
         name = batch.commit_with
         if self.mark is not None:
             return

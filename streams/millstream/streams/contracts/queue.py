@@ -201,7 +201,7 @@ class QueueAdapterFactory(Protocol):
 
 
 class QueueReader(Protocol):
-    """Reads a queue beside its owner from any stored position, without disturbing the owner."""
+    """Reads a queue from any stored position, independently of the queue's owner."""
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
         """Return the first message that is kept and the last one that was accepted; None while
@@ -297,7 +297,7 @@ class Rewinds(Protocol):
 
 @runtime_checkable
 class Retains(Protocol):
-    """An adapter with `REWIND` that keeps messages for named readers beside the owner.
+    """An adapter with `REWIND` that keeps messages for named readers as well as for the owner.
 
     Programs outside the cluster use this: for example, a query of Spark keeps the messages that it
     has not processed. Optional.

@@ -47,5 +47,5 @@ def type_names(types: tuple[type[Exception], ...]) -> tuple[str, ...]:
 
 
 def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
-    """Is the type of the exception, or a base class of it, among the names?"""
+    """Whether the type of the exception, or a base class of it, is among the names."""
     return any(type_name(one) in names for one in type(error).__mro__)

@@ -115,7 +115,7 @@ class InboxGrain(Grain):
         return Delivered(done)
 
     def _is_awaited(self, offer: int, until_s: float) -> bool:
-        """Can acknowledgements of that delivery still arrive?"""
+        """Whether acknowledgements of the delivery can still arrive."""
         is_ours = offer == self._offers and self._pending.has_any and not self._is_stopping
         return is_ours and now() < min(until_s, self._present_until) and not self._is_over
 

@@ -1,7 +1,7 @@
 """The state of one stream's way through the cluster, hop by hop, at one instant.
 
 Owns: the values. Not: gathering them (`provider/stream_reports`), the conclusions (`verdict`).
-Invariant: each hop has a lag in seconds beside a count, so that hops can be compared.
+Invariant: each hop has a lag in seconds and a count, so that hops can be compared.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
         events_max: limit of events in the cache.
         bytes_max: limit of bytes in the cache.
         lag_s: age of the oldest event in the cache, in seconds.
-        calls_out: delivery calls that are under way.
+        calls_out: delivery calls that are in flight.
         calls_out_max: limit of these calls.
         holder: the holder of the oldest message of the cache. None: the cache is empty.
         purged: as in `QueueStats`.

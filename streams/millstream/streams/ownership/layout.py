@@ -109,7 +109,7 @@ class Layout:
         return self._brought.with_queues(queues, epoch)
 
     def ring_of(self, queues: int, epoch: int) -> QueueMapper:
-        """Return the ring of an epoch. Raises ConfigError."""
+        """Return the ring of an epoch. Raises ConfigError if the mapper cannot make it."""
         brought = self._brought
         return sound(brought if epoch == brought.epoch else self.with_queues(queues, epoch))
 

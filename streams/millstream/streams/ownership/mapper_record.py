@@ -214,7 +214,7 @@ class MapperRecords:
             return new
 
     async def resize(self, new: QueueMapper, ring_of: RingOf) -> MapperRecord:
-        """Begin a change to another ring. Raises ConfigError if another change is under way."""
+        """Begin a change to another ring. Raises ConfigError if another change is not finished."""
 
         def begin(record: MapperRecord) -> MapperRecord:
             wanted = record_of(new)

@@ -523,7 +523,10 @@ class PersistentStreams:
 
 
 def limits_of(adapter: QueueAdapter) -> MessageLimits:
-    """Return the largest message that an adapter's queues accept. Raises ConfigError."""
+    """Return the limits of the messages that an adapter's queues accept.
+
+    Raises ConfigError if the adapter's `message_limits` have another type.
+    """
     if not isinstance(adapter, LimitsMessages):
         return MessageLimits()
     check_kind(f"{type(adapter).__name__}.message_limits", adapter.message_limits, MessageLimits)

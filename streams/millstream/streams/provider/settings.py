@@ -92,7 +92,10 @@ def settings_of(
     options: StreamOptions | None,
     on_give_up: FailureHandler | GiveUpDecision | None,
 ) -> Settings:
-    """Return the settings, checked and with defaults. Raises ConfigError."""
+    """Return the settings, checked and with defaults.
+
+    Raises ConfigError for a value that is not valid.
+    """
     found = Settings(
         factory_of(queues),
         HashRingMapper(queues=8) if mapper is None else mapper,
@@ -124,7 +127,10 @@ def check_cache(limits: CacheLimits, capabilities: Collection[Capability], provi
 
 
 def handler_of(on_give_up: FailureHandler | GiveUpDecision | None) -> FailureHandler:
-    """Return the handler that decides about events that were given up. Raises ConfigError."""
+    """Return the handler that decides about events that were given up.
+
+    Raises ConfigError for a text that is not a known decision.
+    """
     if on_give_up is None:
         return KeepDeadLetters()
     if not isinstance(on_give_up, str):

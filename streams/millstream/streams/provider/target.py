@@ -35,7 +35,7 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
         given_up: events given up.
         unheard: events without a subscription.
         streams: streams that the agent knows.
-        calls_out: delivery calls that are under way.
+        calls_out: delivery calls that are in flight.
         lag_s: age of the oldest event in the cache, in seconds.
         is_reading: whether the receiver runs.
         faults: calls of the adapter's receiver that raised, were answered wrongly, or were late.

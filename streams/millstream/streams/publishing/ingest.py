@@ -175,7 +175,7 @@ class IngestTarget(SystemTarget):
 
 
 def are_of_one_stream(messages: Sequence[IngestMessage]) -> bool:
-    """Is the list not empty, and are all messages of one stream?"""
+    """Whether the list is not empty and all its messages are of one stream."""
     return bool(messages) and all(one.key == messages[0].key for one in messages)
 
 

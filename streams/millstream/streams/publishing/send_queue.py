@@ -33,12 +33,12 @@ __all__ = ["Publish", "SendQueue", "is_final", "is_passing", "refusal_of"]
 
 
 def is_passing(cause: StreamError) -> bool:
-    """May the same messages be accepted a little later?"""
+    """Whether the same messages may be accepted a little later."""
     return isinstance(cause, QueueFull | QueueUnavailable | StaleMapper)
 
 
 def is_final(cause: Exception) -> bool:
-    """Will the same message never be accepted?"""
+    """Whether the same message will never be accepted."""
     if isinstance(cause, PublishUnknown) or not isinstance(cause, StreamError):
         return False
     return not is_passing(cause)
@@ -151,11 +151,11 @@ class SendQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Is no publish waiting or being sent?"""
+        """Whether no publish is waiting or being sent."""
         return not self._waiting
 
     def takes_alone(self, publish: Publish) -> bool:
-        """Is the queue empty, and does the publish fit into one list?"""
+        """Whether the queue is empty and the publish fits into one list."""
         if self._waiting:
             return False
         count, limits = len(publish.messages), self._limits

@@ -139,7 +139,10 @@ class QueueSender:
         self._wake()
 
     async def give_up(self) -> list[tuple[Publish, Awaited]]:
-        """When no call is under way, remove and return all waiting publishes and their futures."""
+        """Wait until no call is in flight. Then remove and return all waiting publishes.
+
+        Each publish comes with its future.
+        """
         if self._called_s is not None:
             self._leaving = asyncio.get_running_loop().create_future()
             await self._leaving
@@ -324,7 +327,7 @@ class QueueSender:
                 end.set_result(None)
 
     def close(self, reason: str) -> None:
-        """End the call under way and all waiting publishes."""
+        """End the call in flight and all waiting publishes."""
         task, self._task = self._task, None
         self._end(self._waiting.close(reason))
         self._call_over()

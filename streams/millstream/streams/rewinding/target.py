@@ -206,9 +206,10 @@ class RewindTarget(SystemTarget):
 
     @open_to(Role.CLIENT)
     async def columns(self, form: int, namespace: str) -> list[Column]:
-        """The columns of a namespace's items; empty: no silo that answers in time knows them.
+        """Return the columns of a namespace's items.
 
-        Raises ConfigError.
+        The list is empty if no silo that answers in time knows them. Raises ConfigError if the
+        caller uses another version of these calls.
         """
         self._calls.check(form, ())
         here = await self.columns_here(namespace)

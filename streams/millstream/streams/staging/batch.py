@@ -25,8 +25,8 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         attempt: its name.
         part: the part of the batch that it wrote.
-        lanes: the lanes of its messages. A lane is a queue of a namespace, by the name that the
-            queue had when the messages were staged.
+        lanes: the lanes of its messages. A lane is the sequence of the writer's messages for one
+            queue, and has the name that the queue had when the messages were staged.
         chunks: for each chunk, the number of its messages in each of these lanes.
     """
 

@@ -89,8 +89,7 @@ class Finder:
                 return
 
     def _begin(self, writer: str) -> int:
-        """Wake a writer unless that is under way; returns the number of wakes that began (0 or
-        1)."""
+        """Wake a writer, unless a call to wake it is running. Return how many calls began."""
         if writer in self._waking:
             return 0
         self._waking.add(writer)

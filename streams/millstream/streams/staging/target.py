@@ -38,7 +38,7 @@ from .status import WriterStatus, status_of
 __all__ = ["FORM", "Staged", "StagingTarget"]
 
 FORM = 2
-"""The form of these calls; a writer with another form is refused."""
+"""The version of these calls. A writer that uses another version is refused."""
 WRITER_BYTES_MAX = 512
 WRITERS_MAX = 100
 """Limit of the writers in one answer."""

@@ -139,8 +139,10 @@ def check_opening(store: object, open_wait_s: object) -> None:
 
 
 def absolute(directory: object) -> str:
-    """Return the absolute path, so that a later change of directory does no harm. Raises
-    ConfigError."""
+    """Return the absolute path, so that a later change of the working directory does no harm.
+
+    Raises ConfigError if the argument is not a path.
+    """
     is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
     if not is_path:
         raise ConfigError(f"open_topics: {show_text(repr(directory))} is no directory's path")

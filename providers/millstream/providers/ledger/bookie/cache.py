@@ -1,7 +1,7 @@
 """The entries that were added or read last, in memory.
 
-Owns: `Cache`. Invariants: the cache never exceeds its limit, which includes the cost of each entry
-beside its bytes. The entry that was unused for the longest time is removed first.
+Owns: `Cache`. Invariants: the cache never exceeds its limit, which includes the bytes of each entry
+and its fixed cost. The entry that was unused for the longest time is removed first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 __all__ = ["ENTRY_COST_BYTES", "Cache"]
 
 ENTRY_COST_BYTES = 200
-"""The memory that an entry in the cache takes beside its bytes."""
+"""The memory that an entry in the cache takes in addition to its bytes."""
 
 
 class Cache:

@@ -14,7 +14,7 @@ __all__ = ["HandleOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandleOptions:
-    """Limits and times of one handle. Raises ConfigError.
+    """Limits and times of one handle. Raises ConfigError for a value that is not valid.
 
     Attributes:
         owed_bytes_max: bytes that may be sent to one bookie without an acknowledgement. A bookie

@@ -171,7 +171,7 @@ class LedgerAdapter:
         return LedgerReceiver(self._desk, queue, epoch, self._era)
 
     def reader(self, queue: QueueId, /) -> LedgerQueueReader:
-        """Return a reader that reads beside the owner, in any silo."""
+        """Return a reader that works in any silo, independently of the owner."""
         return LedgerQueueReader(self._desk, queue, self._node.reader(queue), self._era)
 
     async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:

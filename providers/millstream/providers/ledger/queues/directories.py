@@ -28,8 +28,11 @@ NO_NAME = re.compile(r"[/\x00-\x1f\x7f]")
 
 
 class Directories:
-    """`data/ledger`, or `data/ledger/{silo}`. A relative path is resolved against the working
-    directory when the object is made. Raises ConfigError."""
+    """The directories of bookies: `data/ledger` for all silos, or `data/ledger/{silo}` for each.
+
+    A relative path is resolved against the working directory when the object is made. Raises
+    ConfigError if the argument is not a path, or has other braces than one `{silo}`.
+    """
 
     def __init__(self, directory: object) -> None:
         is_path = (
@@ -69,7 +72,10 @@ class Directories:
             )
 
     def home(self, silo: str, name: str) -> Home:
-        """Return the directory of a silo's bookie. Raises ConfigError.
+        """Return the directory of a silo's bookie.
+
+        Raises ConfigError if the path needs the silo's name, and the silo has none or the name
+        cannot be a part of a path.
 
         Args:
             silo: the address of the silo.

@@ -1,4 +1,4 @@
-"""The read side of one queue for its owner, and readers beside the owner.
+"""Reading one queue: by its owner, and by readers that are independent of the owner.
 
 Owns: `LedgerReceiver`, `LedgerQueueReader`. Not: topics and cursors (`topic`). Invariants: the
 owner's topic is open from `start` to `aclose`, and is then closed in order, so the next owner finds
@@ -125,8 +125,11 @@ class LedgerReceiver:
 
 
 class LedgerQueueReader:
-    """Reads a queue beside its owner. In the owner's silo it reads from the owner's topic, so it
-    sees every message that the owner has read."""
+    """Reads a queue independently of its owner.
+
+    In the owner's silo it reads from the owner's topic, so it sees every message that the owner has
+    read.
+    """
 
     def __init__(self, desk: Desk, queue: QueueId, beside: TopicReader, era: int) -> None:
         self._desk = desk

@@ -59,7 +59,7 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """How one group takes batches. Raises ConfigError.
+    """How one group takes batches. Raises ConfigError for a value that is not valid.
 
     `auto_commit`: with False, the consumer calls `commit()`. With True, a batch is committed before
     it is delivered, so a failure loses it. With "after", it is committed when the next one is

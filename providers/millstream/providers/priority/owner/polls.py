@@ -3,7 +3,7 @@
 Owns `Polls`. The order of looks is decided in `waiting`, and the queue belongs to its owner.
 
 Invariants: a sleeping poll costs a timer and nothing else. The end of a poll, for any reason, wakes
-the next one of its group if there may be a message. A session waits in one place only.
+the next one of its group if there may be a message. At most one poll of a session waits.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Sleeper:
 class Polls:
     """The polls of one queue.
 
-    A poll that was told to end does not look again. A repeat under its request id gets everything
-    that it leased. `sleepers` has the waiting polls by session.
+    A poll that was told to end does not look again. A repeated request with the same request id
+    returns everything that the poll leased. `sleepers` has the waiting polls by session.
 
     Args:
         queue: Name of the queue.

@@ -89,7 +89,7 @@ class Database(Protocol):
         ...
 
     def is_empty(self) -> bool:
-        """Does the database have no tables at all?"""
+        """Whether the database has no tables at all."""
         ...
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class PostgresDatabase:
         return " AND ".join([one] * len(pairs)) or "true", values
 
     def is_empty(self) -> bool:
-        """Does the schema have no tables?"""
+        """Whether the schema has no tables."""
         return not self.run("SELECT 1 FROM pg_tables WHERE schemaname = ? LIMIT 1", (SCHEMA,))
 
     def close(self) -> None:

@@ -122,7 +122,7 @@ class SqliteDatabase:
         return " AND ".join([one] * len(pairs)) or "true", values
 
     def is_empty(self) -> bool:
-        """Does the file have no tables?"""
+        """Whether the file has no tables."""
         return not self.run("SELECT 1 FROM sqlite_master LIMIT 1")
 
     def close(self) -> None:

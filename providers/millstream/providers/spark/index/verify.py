@@ -58,7 +58,7 @@ class LifeFacts(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Must every change of this life be in the history?"""
+        """Whether every change of this life must be in the history."""
         return self.created_ms > self.begins_ms and self.created_ms >= self.trimmed_before_ms
 
 

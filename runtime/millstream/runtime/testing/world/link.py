@@ -1,6 +1,6 @@
 """Simulated links: two ends, and one pipe for each direction.
 
-This module owns `SimLink`, an implementation of `wire.transport.Link`. Bytes under way are in
+This module owns `SimLink`, an implementation of `wire.transport.Link`. Bytes in transit are in
 `pipe`, delays and faults in `network`, and listeners in `transport`. A receiver is called in the
 context of its own host, only after `start`. `on_closed` is called once, and last. Bytes that wait
 in a pipe count against the writer: above HIGH_WATER_BYTES it must stop, and at LOW_WATER_BYTES it
@@ -204,7 +204,7 @@ class SimLink:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end is closed and none of its bytes are under way."""
+        """Whether the end is closed and none of its bytes are in transit."""
         return self._state is LinkState.CLOSED and self.outbound.is_empty
 
     def check(self) -> None:

@@ -232,7 +232,10 @@ class SimNetwork:
         return found
 
     def _on_change(self, hosts: set[str] | None) -> None:
-        """Wake the waiters, and resend everything under way among the hosts (None: all)."""
+        """Wake the waiters, and give bytes in transit between the hosts new arrival times.
+
+        None stands for all hosts.
+        """
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -279,7 +282,7 @@ class SimNetwork:
         return route.is_cut or route.is_held or target in self._silent
 
     def delay_s(self, source: str, target: str) -> float:
-        """Return the time on the way for the next chunk; math.inf: its link breaks."""
+        """Return the transit time of the next chunk, or math.inf if its link breaks."""
         route = self.route(source, target)
         delay_s = self.rng.uniform(*route.latency_s)
         if route.loss == route.reset == 0.0:

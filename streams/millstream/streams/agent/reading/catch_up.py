@@ -1,4 +1,4 @@
-"""Reads the queue again, beside its receiver: for lagging subscriptions, and for questions.
+"""Reads the queue again, apart from its receiver, for lagging subscriptions and questions.
 
 Owns `ContainedReader`, whose calls are contained and whose answers are checked, and `CatchUp`, one
 scan for all lagging subscriptions with the gaps that it finds. `cache.cursor` knows the missing

@@ -131,7 +131,7 @@ class ContainedReceiver:
             await self._budget.pause()
 
     def settle(self, call: Ack | Extend | Release) -> None:
-        """Make this call; one of these is in flight at a time, beside a read."""
+        """Make this call. At most one such call and one read are in flight at a time."""
         self._settling = self._tasks.start(self._settle(call))
 
     async def _settle(self, call: Ack | Extend | Release) -> None:

@@ -244,7 +244,7 @@ class ReaderDriver:
         parts.runners.start(self._receiving.open(action.after))
 
     def new_reader(self) -> ContainedReader:
-        """Return a reader of the queue, beside the receiver."""
+        """Return a reader of the queue, which is independent of the receiver."""
         adapter, queue = self._parts.adapter, self._epoch.queue
 
         def make() -> QueueReader:

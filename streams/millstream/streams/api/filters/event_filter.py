@@ -52,7 +52,7 @@ class EventFilter:
         return answer_of(self._where, event, self.label)
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Does the subscription's policy say that this error needs no retry?"""
+        """Whether the subscription's policy says that this error needs no retry."""
         return is_one_of(error, self._give_up_on)
 
 

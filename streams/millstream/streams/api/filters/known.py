@@ -26,7 +26,7 @@ class KnownFilter(EventFilter):
     """A filter of a program, in a silo: it passes on events that it cannot judge."""
 
     def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
-        """May the event be for the program?"""
+        """Whether the event may be for the program."""
         try:
             return super().fits(item, stream, subscription)
         except Exception:
@@ -61,7 +61,7 @@ def class_of(where: Where) -> type[Contract] | None:
 
 
 def same_function(one: object, other: object) -> bool:
-    """Are they the same function, bound or not?"""
+    """Whether both are the same function, bound or not."""
     return getattr(one, "__func__", one) is getattr(other, "__func__", other)
 
 

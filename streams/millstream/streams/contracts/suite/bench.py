@@ -86,7 +86,7 @@ class AdapterBench:
     # -- life
 
     async def open(self) -> None:
-        """Open the first silo and compare shapes with the contract. Raises ConfigError."""
+        """Open the first silo. Raises ConfigError if its receiver lacks a part of the contract."""
         self.adapter = await self.another_silo()
         if isinstance(self.adapter.raw, BringsMapper):
             self.mapper = self.adapter.raw.mapper(lambda: None)
@@ -439,7 +439,7 @@ class AdapterBench:
 
 
 async def wait_ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
-    """Expect that a call under way ends soon, with any result."""
+    """Expect that a running call ends soon, with any result."""
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     expect(bool(done), f"{what} within {SOON_S:g} s", "it is still under way")
 

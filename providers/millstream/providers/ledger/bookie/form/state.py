@@ -1,4 +1,4 @@
-"""The state of a bookie beside its entries: fences, tombstones, ledgers that others have, and
+"""The state of a bookie apart from its entries: fences, tombstones, ledgers that others have, and
 doubt.
 
 Owns: `DirectoryState`. Invariants: fences only rise. A tombstone stays for ever, and replaces the

@@ -274,8 +274,10 @@ class TopicWriter:
 
 
 def measure(topic: str, messages: Sequence[TopicMessage], entry_bytes_max: int) -> tuple[int, bool]:
-    """Return the largest size in entries, and whether some messages have a producer. Raises
-    ValueError."""
+    """Return the largest size of the messages in entries, and whether any has a producer.
+
+    Raises ValueError for a message that is larger than an entry.
+    """
     limit, total, is_marked = entry_bytes_max - FRAME_BYTES, 0, False
     for message in messages:
         payload, producer, _ = message

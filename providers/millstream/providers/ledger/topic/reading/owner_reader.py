@@ -78,11 +78,12 @@ class OwnerReader:
     async def read(
         self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> Sequence[StoredMessage]:
-        """Return messages from `number` on; [] if it does not exist yet.
+        """Return messages from `number` on, or [] if message `number` does not exist yet.
 
         Returns up to `messages_max` messages and `bytes_max` bytes of payload, but at least one
-        message; fewer where a ledger ends. Raises CursorTooOld(first): messages before `first` were
-        deleted or lost; Corrupt: a message is missing that must be there; QueueUnavailable.
+        message. The result may be shorter at the end of a ledger. Raises CursorTooOld(first) if
+        messages before `first` were deleted or lost, and Corrupt if a message is missing that must
+        exist. Also raises QueueUnavailable.
         """
         while True:
             refuse_trimmed(self._owned.record, number)

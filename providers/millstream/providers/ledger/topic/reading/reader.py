@@ -74,7 +74,9 @@ class TopicReader:
     async def read(
         self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
     ) -> Sequence[StoredMessage]:
-        """Return messages from `number` on; [] if it does not exist yet. See `OwnerReader.read`.
+        """Return messages from `number` on, or [] if message `number` does not exist yet.
+
+        Limits and errors are as in `OwnerReader.read`.
 
         Raises CursorTooOld(first), Corrupt, QueueUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Reading: order, limits, waiting, and calls beside a read."""
+"""Reading: order, limits, waiting, and other calls during a read."""
 
 from __future__ import annotations
 

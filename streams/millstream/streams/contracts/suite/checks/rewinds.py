@@ -1,4 +1,4 @@
-"""Reading again, beside the owner: bounds, times, pages; and keeping unread messages."""
+"""Reading again, by readers other than the owner: bounds, times, pages, and kept messages."""
 
 from __future__ import annotations
 
