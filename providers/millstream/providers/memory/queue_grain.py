@@ -305,7 +305,10 @@ class MemoryQueue(Grain):
 
     @always_interleave
     async def seek(self, when_s: float) -> tuple[int, int]:
-        """Return (era, number) of the first message stored at or after a time; 0: none yet."""
+        """Return (era, number) of the first message stored at or after a time.
+
+        The number is 0 if there is none yet.
+        """
         number = await self._log.seek(when_s)
         return self._log.eras.of(number), number
 

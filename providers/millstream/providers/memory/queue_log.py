@@ -128,7 +128,10 @@ class QueueLog:
     # -- life
 
     def load(self, messages: Iterable[QueueMessage | None]) -> None:
-        """Load the content of a former activation, in order; None: an acknowledged message."""
+        """Load the content of a former activation, in order.
+
+        None stands for an acknowledged message.
+        """
         events = size_bytes = 0
         for message in messages:
             held = None
@@ -463,7 +466,8 @@ class QueueLog:
         return start, self._messages_at(start, max_events, max_bytes)[0]
 
     async def seek(self, when_s: float) -> int:
-        """Return the number of the first message stored at or after a time; 0: none yet."""
+        """Return the number of the first message stored at or after a time, or 0 if there is none
+        yet."""
         at = self.done
         while at < self.end:
             for number, held in enumerate(self._partition.read_at(at, LOOKED_AT_MAX), at + 1):

@@ -46,7 +46,10 @@ class WatchedGateways(Protocol):
     """The client as the watch uses it."""
 
     def oldest_calls(self) -> Mapping[str, int]:
-        """Return the id of the oldest unanswered call of each connected gateway; 0: none."""
+        """Return, for each connected gateway, the id of the oldest unanswered call.
+
+        The id is 0 if all calls are answered.
+        """
         ...
 
     def gateways_to_ask(self) -> Sequence[str]:

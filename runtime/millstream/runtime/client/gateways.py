@@ -161,7 +161,10 @@ class Gateways:
     # -- called by the watch for evictions
 
     def oldest_calls(self) -> dict[str, int]:
-        """Return the id of the oldest unanswered call of each connected gateway; 0: none."""
+        """Return, for each connected gateway, the id of the oldest unanswered call.
+
+        The id is 0 if all calls are answered.
+        """
         oldest: dict[str, int] = {}
         for peer in self._peers.list_known():  # of two connections to one gateway, the one in use
             if "@" in peer.name:

@@ -251,7 +251,10 @@ class PullingAgent:
 
     @property
     def progress(self) -> QueueProgress | None:
-        """The progress to store; None: nothing, because the provider keeps the position."""
+        """The progress to store.
+
+        None means that there is nothing to store, because the provider keeps the position.
+        """
         return self._tracker.progress()
 
     def on_stored(self, progress: QueueProgress) -> None:
@@ -268,8 +271,10 @@ class PullingAgent:
         return self._tracker.handoff(is_known=not has_backlog)
 
     def undone_up_to(self, token: Token) -> frozenset[StreamId] | None:
-        """Return the streams that may get events up to a token again; None: unknown, or too
-        many."""
+        """Return the streams that may get events up to a token again.
+
+        None means that they are unknown, or too many.
+        """
         return self._tracker.undone_up_to(token, self._core, self._clock.now())
 
     @property

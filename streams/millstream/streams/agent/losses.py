@@ -35,14 +35,15 @@ again."""
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Events after `after` and before `first` are missing; None: unknown."""
+    """Events after `after` and before `first` are missing. None means that a bound is unknown."""
 
     after: Token | None
     first: Token | None
 
     @property
     def messages_max(self) -> int | None:
-        """The most messages of the queue that can be missing, of any stream; None: unknown."""
+        """The most messages of the queue that can be missing, of any stream, or None if that is
+        unknown."""
         after, first = self.after, self.first
         if after is None or first is None or after.era != first.era:
             return None

@@ -85,7 +85,10 @@ class Told(Protocol):
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """A difference: `row` must be attached or paused; None: the subscription ends here."""
+    """A difference.
+
+    `row` must be attached or paused. If `row` is None, the subscription ends here.
+    """
 
     subscription: str
     row: SubscriptionRow | None

@@ -299,8 +299,10 @@ class Subscribers:
         return list_unfinished(self.streams, self._laggards, self._former)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
-        """Return the subscriptions of a stream; None: it had no recent event, or they are being
-        read."""
+        """Return the subscriptions of a stream.
+
+        None means that the stream had no recent event, or that its subscriptions are being read.
+        """
         entry = self.streams.get(stream)
         return None if entry is None or entry.cold is not None else [*entry.subscribers.values()]
 
@@ -314,7 +316,10 @@ class Subscribers:
         return (one for entry in self.streams.values() for one in entry.subscribers.values())
 
     def on_acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
-        """Accept a manual acknowledgement; False: the subscription is not known yet, or ended."""
+        """Accept a manual acknowledgement.
+
+        Return False if the subscription is not known yet, or ended.
+        """
         entry = self.streams.get(stream)
         if entry is None or entry.cold is not None or subscription not in entry.subscribers:
             return False

@@ -97,8 +97,8 @@ def parameter_of(fn: Any, subject: str, wanted: str) -> str:
 
 
 def events_of(hint: Any) -> Events | None:
-    """The events of an annotation; None: it is neither `Event[T]` nor a type that a list of events
-    fits."""
+    """The events of an annotation, or None if it is neither `Event[T]` nor a type that a list of
+    events fits."""
     is_batch = get_origin(hint) is not Event
     event = _element_of(hint) if is_batch else hint
     items = get_args(event)

@@ -44,9 +44,9 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     backoff: Backoff | None = None
     on_give_up: GiveUpDecision | None = None
     key: str = ""
-    """A pattern of keys; empty: every key."""
+    """A pattern of keys. An empty text matches every key."""
     where: str = ""
-    """The filter, as people read it; empty: no filter."""
+    """The filter, as people read it, or "" if there is no filter."""
     is_manual: bool = False
     """The grain acknowledges events by hand."""
 

@@ -254,8 +254,10 @@ class Rendezvous(Grain):
 
     @open_to(Role.OPERATOR)
     async def resume(self, subscription: str, start: str) -> bool:
-        """Attach a subscription, or the whole stream, at `start`; False: there is no such
-        subscription."""
+        """Attach a subscription, or the whole stream, at `start`.
+
+        Return False if there is no such subscription.
+        """
         found = self._find(subscription)
         if found is None:
             return False
@@ -276,8 +278,10 @@ class Rendezvous(Grain):
 
     @open_to(Role.OPERATOR)
     async def pause(self, subscription: str) -> bool:
-        """Stop deliveries of a subscription, or of the whole stream; False: there is no such
-        subscription."""
+        """Stop deliveries of a subscription, or of the whole stream.
+
+        Return False if there is no such subscription.
+        """
         found = self._find(subscription)
         if found is None:
             return False

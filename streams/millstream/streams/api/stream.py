@@ -474,7 +474,7 @@ def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
 
 
 def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: str) -> str:
-    """The name of the state that is written with the position; empty: none.
+    """The name of the state that is written with the position, or "" if there is none.
 
     Raises ConfigError: it is no state of the grain, or does not go with the other options.
     """

@@ -404,8 +404,8 @@ def check_marks(
 
 
 def item_type_of(grain_types: Iterable[GrainType], provider: str, namespace: str) -> Any:
-    """The type of a namespace's events, as the handlers of these grains say; None: no handler says
-    it."""
+    """The type of a namespace's events, as the handlers of these grains say, or None if no handler
+    says it."""
     for grain_type in grain_types:
         for mark in (mark for marks in grain_type.marks.values() for mark in marks):
             if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:

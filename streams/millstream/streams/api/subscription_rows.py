@@ -65,7 +65,7 @@ def time_start(when: datetime) -> str:
 
 
 def time_of(start: str) -> datetime | None:
-    """The time of a start; None: it is no start at a time."""
+    """The time of a start, or None if the start is not given as a time."""
     return datetime.fromisoformat(start.removeprefix(AT)) if start.startswith(AT) else None
 
 
@@ -117,7 +117,7 @@ def is_kept_while_held(subscription: str) -> bool:
 
 
 def find_held(row: SubscriptionRow) -> Held:
-    """How the subscription of a row is stopped: paused or faulted; empty: not at all."""
+    """How the subscription of a row is stopped, paused or faulted, or "" if it is not stopped."""
     return "paused" if row.state == "paused" else "faulted" if row.state == "faulted" else ""
 
 

@@ -164,7 +164,8 @@ def _check_message(message: Any, where: str) -> None:
 
 
 def _wrong_part(message: QueueMessage) -> str:
-    """The first wrong part of a message whose fields have the right types; empty: all is right."""
+    """The first wrong part of a message whose fields have the right types, or "" if all parts are
+    right."""
     for value, limit, name in zip(message.token, TOKEN_LIMITS, Token._fields, strict=True):
         if type(value) is not int or not 0 <= value < limit:
             return f"a token whose {name} is {show_text(repr(value))}"

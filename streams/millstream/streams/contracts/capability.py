@@ -67,7 +67,7 @@ def has_positions(declared: Collection[Capability]) -> bool:
 
 
 def contradiction(declared: Collection[Capability]) -> str:
-    """Why these capabilities cannot go together; empty: they can."""
+    """Why these capabilities cannot be combined, or "" if they can."""
     one = Capability
     has_log = has_positions(declared)
     if one.REWIND in declared and not has_log:

@@ -96,8 +96,8 @@ class AdapterHost(Protocol):
         ...
 
     async def owner(self, queue: QueueId, /) -> tuple[str, int] | None:
-        """Return the address of the silo that reads a queue, and the epoch; None: the queue has no
-        owner.
+        """Return the address of the silo that reads a queue, and the epoch, or None if the queue
+        has no owner.
 
         Each call reads the state store.
 

@@ -75,7 +75,7 @@ class SiloSet(Protocol):
 
     @property
     def lease_s(self) -> float:
-        """The lease of an owner in seconds (`OwnershipOptions.lease_s`); 0: owners have no
+        """The lease of an owner in seconds (`OwnershipOptions.lease_s`), or 0 if owners have no
         lease."""
         ...
 

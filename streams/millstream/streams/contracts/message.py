@@ -109,7 +109,8 @@ class MessageLimits:
     items_max: int = sys.maxsize
 
     def refusal(self, message: OutMessage) -> str:
-        """Return the reason why a message exceeds these limits; empty: it does not.
+        """Return the reason why a message exceeds these limits, or "" if the message is within
+        them.
 
         Args:
             message: the message.

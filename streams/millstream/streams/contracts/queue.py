@@ -209,7 +209,7 @@ class QueueReader(Protocol):
         ...
 
     async def seek(self, when: datetime, /) -> Token | None:
-        """Return the first message accepted at a time or after it; None: there is none yet.
+        """Return the first message accepted at a time or after it, or None if there is none yet.
 
         Args:
             when: the time, with a time zone.

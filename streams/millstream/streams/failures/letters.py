@@ -154,7 +154,10 @@ class LetterRows:
         return self._prefix + "".join(f"{quote(part, safe=SAFE)}/" for part in parts if part)
 
     def _whole(self, key: str, data: bytes) -> DeadLetter | None:
-        """The letter of a row; None: the row is damaged, and the log says so."""
+        """Return the dead letter of a row, or None if the row is damaged.
+
+        The log has a line about such a row.
+        """
         try:
             letter = self._decode(key, data)
         except Corrupt as error:
@@ -168,13 +171,19 @@ class LetterRows:
         return msgspec.structs.replace(letter, id=key.removeprefix(self._prefix))
 
     async def get(self, letter_id: str) -> DeadLetter | None:
-        """The letter of an id; None: there is none. Raises Corrupt, StorageError."""
+        """Return the dead letter with an id, or None if there is none.
+
+        Raises Corrupt, StorageError.
+        """
         key = f"{self._prefix}{letter_id}"
         row = await self._store.read(key)
         return None if row is None else self._decode(key, row.data)
 
     async def delete(self, letter_id: str) -> bool:
-        """Forget a letter, even a damaged one; False: there is no letter of that id."""
+        """Delete a dead letter, even a damaged one.
+
+        Return False if there is no dead letter with that id.
+        """
         key = f"{self._prefix}{letter_id}"
         row = await self._store.read(key)
         if row is None:

@@ -17,7 +17,10 @@ __all__ = ["FailurePolicy", "is_one_of", "type_names", "wrong_policy"]
 
 
 class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
-    """Values for one subscription; None: the provider's. `give_up_on`: names of exception types."""
+    """Values for one subscription.
+
+    None means the provider's value. `give_up_on`: names of exception types.
+    """
 
     retries: int | None = None
     backoff: Backoff | None = None
@@ -26,7 +29,7 @@ class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
 
 
 def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_up: object) -> str:
-    """The reason why the arguments of a policy are not valid; empty: they are valid."""
+    """The reason why the arguments of a policy are not valid, or "" if they are valid."""
     if retries is not None and (type(retries) is not int or retries < 0):
         return f"retries is {retries!r}, not at least 0"
     if backoff is not None and not isinstance(backoff, Backoff):

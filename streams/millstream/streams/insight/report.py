@@ -69,12 +69,12 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Events per second that the handler can process; 0: not known."""
+        """Events per second that the handler can process, or 0 if that is not known."""
         return 1.0 / self.event_s if self.event_s > 0 else 0.0
 
     @property
     def gaps_text(self) -> str:
-        """The reported gaps, in words; empty: there were none."""
+        """The reported gaps, in words, or "" if there were none."""
         if not self.gaps:
             return ""
         times = "a gap" if self.gaps == 1 else f"{self.gaps:,} gaps"

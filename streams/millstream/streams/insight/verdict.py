@@ -271,7 +271,8 @@ def _still(one: SubscriptionReport, rate: float) -> Found:
 
 
 def rate_of(before: StreamReport, after: StreamReport) -> float:
-    """Events per second that were read from the queue between two reports; 0: not known."""
+    """Events per second that were read from the queue between two reports, or 0 if that is not
+    known."""
     took_s = after.at_s - before.at_s
     if before.agent is None or after.agent is None:
         return 0.0

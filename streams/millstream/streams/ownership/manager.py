@@ -167,7 +167,7 @@ class OwnedQueue(Generic[R]):
             self._waiter.set_result(None)
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait for a change, or until the time is over; None: without limit."""
+        """Wait for a change, or until the time is over. None waits without a limit."""
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, self.wake)
@@ -318,7 +318,10 @@ class QueueManager(Generic[R]):
                 await owned.wait(wait_s)
 
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
-        """Read, decide and act. Returns the seconds until the next decision; None: until woken."""
+        """Read, decide and act.
+
+        Return the seconds until the next decision, or None to wait until woken.
+        """
         self._pause_unwanted(queue)
         reader, owned.kept = owned.reader, None
         if reader is not None and reader.is_fenced:

@@ -211,7 +211,8 @@ def says(record: QueueRecord, progress: QueueProgress) -> bool:
 
 
 def lowest_of(progress: QueueProgress) -> Token | None:
-    """Return the token up to which all subscriptions are done, listed ones too; None: unknown.
+    """Return the token up to which all subscriptions are done, listed ones too, or None if it is
+    unknown.
 
     The marks may come from a former owner, so `floor` can be above them.
     """

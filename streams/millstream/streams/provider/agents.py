@@ -136,8 +136,10 @@ class AgentCalls:
         raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
 
     async def owner(self, queue: QueueId) -> str | None:
-        """Return the silo that reads a queue, if it is alive; None: no silo does. Raises
-        StorageError."""
+        """Return the silo that reads a queue, if it is alive, or None if no silo does.
+
+        Raises StorageError.
+        """
         return self._owner(await self._records.read(queue))
 
     def _owner(self, stored: StoredRecord | None) -> str | None:

@@ -73,8 +73,10 @@ class Store(Protocol):
 
 
 class Session:
-    """A run of calls of one producer. `next`: the number of the next call; -1: the session is
-    over."""
+    """A run of calls of one producer.
+
+    `next` is the number of the next call, or -1 if the session is over.
+    """
 
     __slots__ = ("lock", "next")
 

@@ -164,7 +164,10 @@ class QueueSender:
             self._idle.set_result(None)
 
     def _store_at_once(self, publish: Publish) -> bool:
-        """Store a publish without waiting; False: not possible, and none of it is stored."""
+        """Store a publish without waiting.
+
+        Return False if that is not possible; none of its messages is stored then.
+        """
         if self._at_once is None or not self._waiting.takes_alone(publish):
             return False
         found = self._store_now(self._at_once, publish.messages)
@@ -214,7 +217,11 @@ class QueueSender:
     def _store_now(
         self, at_once: EnqueueAtOnce, messages: Sequence[OutMessage]
     ) -> list[Token | None] | StreamError | None:
-        """The tokens; an error: it is unknown whether they are stored; None: nothing is stored."""
+        """Return the tokens.
+
+        An error means that it is unknown whether the messages are stored. None means that no
+        message is stored.
+        """
         try:
             answer = at_once(self._queue, messages, self._mapper.epoch)
             if answer is None:

@@ -118,7 +118,7 @@ class AdapterCalls:
 
 
 def refusal_of(provider: str, capabilities: Collection[Capability]) -> str:
-    """Why programs outside may not read a provider's queues; empty: they may."""
+    """Why programs outside may not read a provider's queues, or "" if they may."""
     where = f"stream provider {provider!r} cannot be read again"
     if Capability.REWIND not in capabilities:
         return f"{where}: it has no REWIND. Read a provider that has, such as LedgerQueues"

@@ -27,7 +27,7 @@ class Holder(msgspec.Struct, array_like=True, frozen=True):
 
 
 def claim(known: Holder | None, run: str, over: Holder | None) -> Holder | None:
-    """The row after a claim; None: another run owns the name.
+    """The row after a claim, or None if another run owns the name.
 
     `over`: the claim to take over. A claim of another run, or a later beat, is not taken over.
     """
@@ -61,7 +61,7 @@ class ReaderClaims:
             return new
 
     async def release(self, reader: str, run: str | None) -> None:
-        """Give a name up, if this run owns it; None: any run. Raises StorageError."""
+        """Give a name up, if this run owns it. None stands for any run. Raises StorageError."""
         while True:
             known, etag = await self._read(reader)
             if known is None or etag is None or run not in (None, known.run):

@@ -52,7 +52,7 @@ class Unsaid(Exception):
 
 
 def columns_of(item: Any) -> list[Column]:
-    """The columns of an item type; empty: its items are no maps of fields."""
+    """The columns of an item type. The list is empty if its items are no maps of fields."""
     try:
         node = mi.type_info(item)
     except (TypeError, NameError) as error:
@@ -66,7 +66,7 @@ def _is_struct(item: Any) -> bool:
 
 
 def _fields_of(node: mi.Type) -> Sequence[mi.Field] | None:
-    """The fields of a type that is a map of fields; None: it is another type."""
+    """The fields of a type that is a map of fields, or None for any other type."""
     if isinstance(node, mi.StructType):
         return None if node.array_like else node.fields
     return node.fields if isinstance(node, mi.DataclassType | mi.TypedDictType) else None

@@ -118,7 +118,10 @@ class QueueReads:
                 return found
 
     async def columns(self) -> list[Column]:
-        """Return the columns of the namespace's items; empty: no silo that answers knows them."""
+        """Return the columns of the namespace's items.
+
+        The list is empty if no silo that answers knows them.
+        """
         return await self._patient(
             lambda: self._gateway.call(
                 self._where, self._target, RewindTarget.columns, FORM, self._namespace
@@ -126,8 +129,8 @@ class QueueReads:
         )
 
     async def seek(self, when_s: float) -> dict[QueueId, Token | None]:
-        """Return the first message of each queue that was accepted at a time or after it; None:
-        none yet.
+        """Return the first message of each queue that was accepted at a time or after it, or None
+        if there is none yet.
 
         Args:
             when_s: wall time, in seconds since 1970.

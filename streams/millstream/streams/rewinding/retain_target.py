@@ -72,7 +72,9 @@ class RetainTarget(SystemTarget):
         run: str,
         positions: dict[str, Token | None],
     ) -> None:
-        """Keep the messages of these queues from these positions on; None: all that is there now.
+        """Keep the messages of these queues from these positions on.
+
+        None keeps all messages that are there now.
 
         Args:
             incarnation: of the provider that assigned the positions; "": this one.

@@ -69,7 +69,7 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def end(self) -> Token | None:
-        """The position behind the last message; None: the queue has no message."""
+        """The position behind the last message, or None if the queue has no message."""
         return None if self.last is None else Token(self.last.era, self.last.seq + 1)
 
 

@@ -343,8 +343,8 @@ class Coordinator:
             self.is_changed = True
 
     def next_due_s(self) -> float | None:
-        """Return the time at which an attempt expires, must be swept, or the writer ends; None:
-        never."""
+        """Return the time at which an attempt expires, must be swept, or the writer ends, or None
+        if that never happens."""
         times = [heard_s + SILENT_S for heard_s in self._heard_s.values()]
         times += [since_s + SWEEP_AFTER_S for since_s in self._dropped_s.values()]
         if self.state.once and not self.state.has_staged:

@@ -101,8 +101,10 @@ class StagedWriter(Grain):
 
     @isolated
     async def abandon(self, batch: int, wait_s: float) -> Abandoned | Waiting | Refused | None:
-        """Give up the refused messages of a decided batch; None: it does not wait. Raises
-        StorageError."""
+        """Give up the refused messages of a decided batch.
+
+        Return None if the batch does not wait. Raises StorageError.
+        """
         try:
             return await self._desk.abandon(batch, wait_s)
         except NotInCluster:  # this activation ends, and starts no delivery

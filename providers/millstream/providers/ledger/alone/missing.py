@@ -23,7 +23,7 @@ def unmet(
     usual: Quorum,
     bookies: Collection[str],
 ) -> str:
-    """Return the reason why these bookies do not suffice; "": they do.
+    """Return the reason why these bookies do not suffice, or "" if they suffice.
 
     Args:
         usual: the quorum of a topic without one.

@@ -512,7 +512,7 @@ class Bookie:
             log.warning("%s: the bookie is read-only: %s", self.directory.path, self._why_full())
 
     def why_read_only(self) -> str:
-        """Return why the bookie refuses entries; "": it accepts them."""
+        """Return why the bookie refuses entries, or "" if it accepts them."""
         if self.state is not BookieState.READ_ONLY:
             return ""
         if not self._room.is_full:

@@ -174,7 +174,7 @@ def refuse_lost(error: OSError) -> None:
 
 
 def size_of(head: bytes) -> int:
-    """Return the size of an entry from its head; 0: it is not a head."""
+    """Return the size of an entry from its head, or 0 if the bytes are not a head."""
     if len(head) < HEAD_BYTES:
         return 0
     return HEAD_BYTES + int.from_bytes(head[40:44], "little")

@@ -55,8 +55,10 @@ class Watches:
             self._by_ledger.pop(ledger, None)
 
     def wake(self, ledger: int, confirmed: int | None) -> None:
-        """Wake the callers that know less than `confirmed`; None: another event happened to the
-        ledger."""
+        """Wake the callers that know less than `confirmed`.
+
+        None means that another event happened to the ledger.
+        """
         for future, known in self._by_ledger.get(ledger, {}).items():
             if not future.done() and (confirmed is None or confirmed > known):
                 future.set_result(None)

@@ -87,7 +87,7 @@ class BookieSender:
         self.clear()
 
     def _wake(self) -> bool:
-        """Let the idle task look at the queue; False: there is no idle task."""
+        """Let the idle task look at the queue. Return False if no task is idle."""
         idle, self._idle = self._idle, None
         if idle is None or idle.done():
             return False

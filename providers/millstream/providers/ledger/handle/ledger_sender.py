@@ -68,7 +68,7 @@ class LedgerSender:
 
     @property
     def trouble(self) -> str:
-        """Why bookies of this ledger do not answer now; "": all of them answer."""
+        """Why bookies of this ledger do not answer now, or "" if all of them answer."""
         bookies = self.core.bookies()
         away = [bookies[place] for place in self.core.away()]
         return "; ".join(self._whys.get(one) or f"bookie {one} does not answer" for one in away)

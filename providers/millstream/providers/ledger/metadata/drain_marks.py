@@ -68,8 +68,8 @@ async def mark_draining(
 
 
 async def widest_with(metadata: Metadata, bookie: str) -> int:
-    """Return the number of bookies of the widest fragment that contains a bookie; 0: it is in none.
-    Raises Corrupt: a damaged row may belong to a wider fragment."""
+    """Return the number of bookies of the widest fragment that contains a bookie, or 0 if none
+    does. Raises Corrupt if a damaged row may belong to a wider fragment."""
     widest, scan = 0, ledger_rows(metadata).scan()
     async for record in scan:
         for fragment in record.fragments:

@@ -135,7 +135,10 @@ class RecordRows(Generic[K, T]):
         return self._folder
 
     async def read(self, key: K) -> T | None:
-        """Return the stored value; None: there is no such row. Raises Corrupt, StorageError."""
+        """Return the stored value, or None if there is no such row.
+
+        Raises Corrupt, StorageError.
+        """
         found, _ = await self._look(self._key(key))
         return None if found is None else found.value
 

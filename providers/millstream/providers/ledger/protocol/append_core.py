@@ -151,7 +151,7 @@ class AppendCore:
         return [at for at, p in enumerate(self._places) if p.state is not PlaceState.GOOD]
 
     def find_packed(self, entry: int) -> bytes | None:
-        """Return an entry that may still have to be sent; None: no place needs it any more."""
+        """Return an entry that may still have to be sent, or None if no place needs the entry."""
         pending = self._pending.get(entry)
         return None if pending is None else pending.packed
 
@@ -198,8 +198,9 @@ class AppendCore:
         return list(self._send_again([place]))
 
     def on_changed(self, instead: Mapping[int, str]) -> list[Action]:
-        """The stored record has these bookies from `confirmed + 1` on; empty: there are no other
-        bookies.
+        """Handle that the stored record has other bookies from entry `confirmed + 1` on.
+
+        If `bookies` is empty, there are no other bookies.
 
         Acknowledgements of the replaced bookies do not count from this step on.
         """

@@ -51,8 +51,10 @@ class Desk:
         return None if topic is None or topic.has_ended else topic
 
     def refusal(self, queue: QueueId) -> str:
-        """Return why the queue's topic could not be opened here; "": it was opened, or not
-        tried."""
+        """Return why the queue's topic could not be opened here.
+
+        The text is empty if the topic was opened, or if nothing tried to open it.
+        """
         return self._refusals.get(queue, "")
 
     async def own(self, queue: QueueId, epoch: int) -> Topic:
@@ -68,8 +70,10 @@ class Desk:
         return await self._open(queue, max(first, self._next(queue, last, epoch)))
 
     async def stand_in(self, queue: QueueId) -> Topic | None:
-        """Open the topic of a queue without an owner; None: another process was faster. Raises
-        QueueUnavailable."""
+        """Open the topic of a queue without an owner.
+
+        Return None if another process was faster. Raises QueueUnavailable.
+        """
         last = await self._opens.last_epoch(queue)
         try:
             return await self._open(queue, self._next(queue, last, last // EPOCHS_BETWEEN))

@@ -111,7 +111,7 @@ async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessag
 
 
 async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> WriterAnswer:
-    """Keep the messages of a topic of this silo from `number` on; None: all of them."""
+    """Keep the messages of a topic of this silo from `number` on. None keeps all of them."""
 
     async def retain(topic: Topic) -> WriterAnswer:
         cursor = await topic.cursors.open(READER + reader)

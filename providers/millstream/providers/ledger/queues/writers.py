@@ -105,7 +105,7 @@ class Writers:
             await asyncio.sleep(pause_s)
 
     async def _try(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer | None:
-        """Ask the present writer of the queue; None: it has none."""
+        """Ask the present writer of the queue. Return None if the queue has no writer."""
         if self._desk.topic(queue) is not None:
             return await here()
         silo = self._writers.get(queue) or await self._writer(queue)

@@ -206,7 +206,10 @@ class LedgerRepairer:
             raise
 
     def _more(self, record: LedgerRecord) -> dict[int, list[str]]:
-        """Return more bookies for each fragment, by its first entry; {}: there are none."""
+        """Return more bookies for each fragment, by its first entry.
+
+        The result is empty if there are none.
+        """
         free, wanted = self._free(), short_by(record)
         room = min(len(free.keys() - set(one.bookies)) for one in record.fragments)
         count = min(wanted, room)

@@ -40,7 +40,8 @@ class Listed(Protocol):
         ...
 
     async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
-        """Return the fault of a ledger without a row; None: the topic does not list it any more."""
+        """Return the fault of a ledger without a row, or None if the topic does not list the ledger
+        any more."""
         ...
 
 

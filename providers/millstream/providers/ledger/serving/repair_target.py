@@ -51,8 +51,8 @@ class EndAnswer(msgspec.Struct, frozen=True):
 
 class LostPart(msgspec.Struct, frozen=True):
     """Entries from `first` to `last` that no bookie gives, and their messages from `number` to
-    before `end`; 0: the number is unknown. `is_endless`: there may have been more. If `last` is
-    before `first`, it is unknown whether there were any."""
+    before `end`. 0 means that a message number is unknown. `is_endless`: there may have been more
+    entries. If `last` is before `first`, it is unknown whether there were any."""
 
     first: int
     last: int

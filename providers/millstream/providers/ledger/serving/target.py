@@ -54,7 +54,7 @@ class BookieTarget(SystemTarget):
         return Refusal(ErrorKind.AWAY, text)
 
     async def add(self, boot: int, term: int, entries: list[bytes]) -> Refusal | None:
-        """Store entries; None: they are on disk."""
+        """Store entries. None means that they are on disk."""
         try:
             if (refusal := self._other(boot)) is None:
                 await self._bookie.add(term, entries)

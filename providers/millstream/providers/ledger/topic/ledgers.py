@@ -26,7 +26,7 @@ class TopicLedgerWriter(Protocol):
     def ledger(self) -> int: ...
     @property
     def confirmed(self) -> int:
-        """The last entry that is on an ack quorum, with all before it; -1: there is none yet."""
+        """The last entry that is on an ack quorum, with all before it, or -1 if there is none yet."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class TopicLedgerWriter(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why bookies of this ledger do not answer now, in their own words; "": all of them
+        """Why bookies of this ledger do not answer now, in their own words, or "" if all of them
         answer."""
         ...
 

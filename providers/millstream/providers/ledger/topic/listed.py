@@ -30,8 +30,10 @@ class ListedLedgers:
         return None if scan.damaged else found
 
     async def damage(self, topic: str, ledger: int) -> Corrupt | None:
-        """Return the fault of a ledger without a row, which a topic listed a moment ago; None: the
-        topic does not list it any more."""
+        """Return the fault of a ledger without a row, which a topic listed a moment ago.
+
+        Return None if the topic does not list the ledger any more.
+        """
         try:
             record = await self._rows.read(topic)
         except Corrupt as error:

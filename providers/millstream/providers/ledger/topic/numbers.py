@@ -26,8 +26,10 @@ class LostNumbers:
         self._topics = topics
 
     async def of(self, record: LedgerRecord, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
-        """Return, for each gap, its first message and the message after its last one; 0: unknown.
-        Raises StorageError."""
+        """Return, for each gap, its first message and the message after its last one.
+
+        0 means that a number is unknown. Raises StorageError.
+        """
         topic = await self._topics.read(record.topic) if record.topic else None
         spans = [one for one in topic.spans if one.ledger == record.ledger] if topic else []
         return [between(gap, spans[0] if spans else None) for gap in gaps]

@@ -109,8 +109,10 @@ class Topics:
         return topic
 
     async def find(self, name: str) -> TopicRecord | None:
-        """Return the row of a topic; None: it was never opened. Raises Corrupt,
-        QueueUnavailable."""
+        """Return the row of a topic, or None if the topic was never opened.
+
+        Raises Corrupt, QueueUnavailable.
+        """
         try:
             return await self._home.topics.read(name)
         except Corrupt:
@@ -119,8 +121,10 @@ class Topics:
             raise QueueUnavailable(f"topic {show_text(name)} cannot be read: {error}") from error
 
     async def last_epoch(self, name: str) -> int:
-        """Return the epoch in which a topic was opened last; 0: never. Raises Corrupt,
-        QueueUnavailable."""
+        """Return the epoch in which a topic was opened last, or 0 if it was never opened.
+
+        Raises Corrupt, QueueUnavailable.
+        """
         record = await self.find(name)
         return 0 if record is None else record.epoch
 
@@ -204,7 +208,7 @@ class Topics:
         return record.first < topic.trimmed or record.owner < topic.owner
 
     async def _fence(self, ledger: int) -> bool:
-        """Fence a ledger for good; False: that is not certain yet."""
+        """Fence a ledger for good. Return False if the fence is not certain yet."""
         try:
             await self._home.ledgers.recover(ledger)
         except LedgerGone:  # it was deleted, or its deletion stopped halfway

@@ -97,12 +97,12 @@ class Tables:
         self._database = database
 
     def marker(self, query: str) -> int:
-        """Return the last stored batch of a query; -1: none."""
+        """Return the last stored batch of a query, or -1 if there is none."""
         found = self._database.run("SELECT batch FROM batches WHERE query = ?", (query,))
         return int(found[0][0]) if found else -1
 
     def find_trimmed_ms(self) -> int:
-        """Return the time before which history is deleted; 0: none is."""
+        """Return the time before which history is deleted, or 0 if no history is."""
         found = self._database.run("SELECT value FROM marks WHERE name = 'trimmed_before_ms'")
         return int(found[0][0]) if found else 0
 

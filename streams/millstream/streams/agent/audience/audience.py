@@ -124,8 +124,10 @@ class Audience:
     def obtain(
         self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
     ) -> Subscriber | None:
-        """Return the subscription of a row; None: an implicit one whose mark is missing at
-        present."""
+        """Return the subscription of a row.
+
+        None means that it is an implicit subscription whose mark is missing at present.
+        """
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
             known = self._newcomers.explicit(row, stream)

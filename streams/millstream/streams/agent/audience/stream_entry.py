@@ -74,7 +74,10 @@ class StreamEntry:
         return self.holds.get(WHOLE_STREAM, "paused") != ""
 
     def waits_for(self) -> str:
-        """Return the reason why all its work waits; empty: none, or none is known."""
+        """Return the reason why all work of the stream waits.
+
+        The text is empty if it does not wait, or if the reason is unknown.
+        """
         if self.cold is not None:
             return self.asking
         is_given = self.spreading is not None and not self.spreading.done()
@@ -96,7 +99,7 @@ class StreamEntry:
 
     @property
     def first_waiting(self) -> Token | None:
-        """The first message that not every subscription was given; None: there is none."""
+        """The first message that not every subscription was given, or None if there is none."""
         waiting = self.spread or self.cold
         return waiting[0].message.token if waiting else None
 

@@ -139,8 +139,8 @@ class Cursor:
 
     @property
     def index(self) -> int | None:
-        """The absolute index of the message with the first unfinished event; None: not in the
-        cache."""
+        """The absolute index of the message with the first unfinished event, or None if the message
+        is not in the cache."""
         slot = self.slot
         return None if slot is None or slot.index < 0 else slot.index
 
@@ -208,8 +208,8 @@ class Cursor:
         return slot.index
 
     def lag(self) -> tuple[int, float]:
-        """Return the number of items that are here from this one on, and when the first was stored
-        (wall clock; 0: none)."""
+        """Return the number of items that are here from this one on, and the wall-clock time when
+        the first was stored, or 0 if there is none."""
         return lag_from(self.slot, self._item)
 
     # -- moving
@@ -231,7 +231,7 @@ class Cursor:
         return True
 
     def seek(self, after: Token | None) -> None:
-        """Move to the first item of the cache above `after`; None: the oldest cached one."""
+        """Move to the first item of the cache above `after`. None means the oldest cached item."""
         slot = self._cache.first_slot(self.key[0], after)
         if slot is not None:
             slot.holds += 1  # the cursor may be the only one that pins it
@@ -309,7 +309,7 @@ class Cursor:
 
     @property
     def next_token(self) -> Token | None:
-        """The next item to send; None: it is not here, or nothing is left."""
+        """The next item to send, or None if it is not here or nothing is left."""
         if not self.unacked_max:
             return self.token
         place = self._place()
@@ -317,7 +317,8 @@ class Cursor:
 
     @property
     def next_index(self) -> int | None:
-        """The absolute index of the message with the next item to send; None: not in the cache."""
+        """The absolute index of the message with the next item to send, or None if the message is
+        not in the cache."""
         if not self.unacked_max:
             return self.index
         place = self._place()
@@ -341,7 +342,8 @@ class Cursor:
         return (self.dropped is not None or self.is_new) and self._place() is None
 
     def _place(self) -> Place | None:
-        """Return the place of the next item to send, by hand; None: it is not here."""
+        """Return the place of the next item to send, with manual acknowledgement, or None if the
+        item is not here."""
         at = self._sends
         if at is None and self.slot is not None:
             at = (self.slot, self._item + self.ahead)

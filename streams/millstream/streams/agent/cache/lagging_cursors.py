@@ -177,8 +177,8 @@ class LaggingCursors:
         self.cache.moved += 1
 
     def ackable(self) -> Token | None:
-        """Return the token up to which the provider may be acknowledged; None: no more than
-        before."""
+        """Return the token up to which the provider may be acknowledged, or None if the token has
+        not moved."""
         upto = self.cache.find_acked()
         if not self.matters:
             return upto

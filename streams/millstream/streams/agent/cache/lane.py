@@ -123,7 +123,8 @@ def chain(lane: Lane) -> Iterator[Slot]:
 
 
 def lag_from(slot: Slot | None, item: int) -> tuple[int, float]:
-    """Return the number of items from here on, and when the first was stored (wall clock; 0: none).
+    """Return the number of items from here on, and the wall-clock time when the first was stored,
+    or 0 if there is none.
 
     Cost: O(messages).
     """

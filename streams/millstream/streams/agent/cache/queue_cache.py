@@ -145,7 +145,9 @@ class QueueCache:
         return bucket if self.span <= bucket * (BUCKETS - 1) else 0
 
     def append(self, message: QueueMessage) -> Slot | None:
-        """Add a message; None: there is no room. An empty cache takes a message of any size.
+        """Add a message.
+
+        Return None if there is no room. An empty cache takes a message of any size.
 
         The message is pinned once for the caller, who must `release` it when each of its
         subscriptions has a cursor. A message without items stays in order only for its
@@ -174,8 +176,10 @@ class QueueCache:
         return slot
 
     def passes_by(self, message: QueueMessage) -> bool:
-        """Finish a message at once if its stream has no subscriptions; False: it must be
-        appended."""
+        """Finish a message at once if its stream has no subscriptions.
+
+        False means that the message must be appended.
+        """
         if self.unheard.get(message.stream) != message.token.era:
             return False
         self._newest = message.token
@@ -324,7 +328,8 @@ class QueueCache:
             self._done.append(token)
 
     def find_acked(self) -> Token | None:
-        """Return the message up to which everything is done, in order of arrival; None: unknown."""
+        """Return the message up to which all messages are done, in order of arrival, or None if
+        that is unknown."""
         return self._slots[self.base].before if self._slots else self._newest
 
     def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:

@@ -40,8 +40,8 @@ class RereadMessages:
         end: Token,
         must: Token = BEGINNING,
     ) -> tuple[Slot | None, Token]:
-        """Return the first message of a stream at or above `start`, pinned once; None: there is
-        none.
+        """Return the first message of a stream at or above `start`, pinned once, or None if there
+        is none.
 
         Adds the messages in [start, end), as far as there is room. The messages up to `must` are
         added without room. So is the first one, if no other message is here for the caller. The

@@ -307,7 +307,7 @@ class Delivery:
 
     @property
     def last_out(self) -> int:
-        """The index of the last message in flight; -1: none, or the cursor lags."""
+        """The index of the last message in flight, or -1 if there is none or the cursor lags."""
         if self.is_manual:
             return sys.maxsize  # delivered events count until they are acknowledged
         if not self.is_out or self.cursor.is_lagging:
@@ -315,7 +315,7 @@ class Delivery:
         return self.cursor.index_at(len(self._out) - 1)
 
     def out_s(self, now_s: float) -> float:
-        """Return how long a call has been in flight; 0: there is none."""
+        """Return how long a call has been in flight, or 0 if there is no call."""
         return now_s - self._sent_s if self.state is DeliveryState.IN_FLIGHT else 0.0
 
     # -- sending

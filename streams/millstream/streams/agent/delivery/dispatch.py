@@ -302,7 +302,10 @@ class Dispatch:
                 self.apply(subscriber, delivery, delivery.wake())
 
     def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
-        """Send one item while no other call of the queue is in flight; False: not yet."""
+        """Send one item while no other call of the queue is in flight.
+
+        Return False if that is not possible yet.
+        """
         if self.calls_out:
             return False
         wary, cursor = self._wary, delivery.cursor

@@ -83,7 +83,7 @@ class GiveUps:
     async def decide(
         self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
     ) -> Any:
-        """Return the outcome after it is stored; None: the subscription ended meanwhile.
+        """Return the outcome after it is stored, or None if the subscription ended meanwhile.
 
         Raises the errors of the handler and of the store; then the caller asks again.
         """

@@ -68,7 +68,10 @@ class ProgressTracker:
         return bool(self.waiters) or self._wary.is_waiting or self._losses.is_waiting
 
     def progress(self) -> QueueProgress | None:
-        """Return the progress to store; None: nothing, because the provider keeps the position."""
+        """Return the progress to store.
+
+        None means that there is nothing to store, because the provider keeps the position.
+        """
         is_kept = self._is_sole or self._laggards.matters or self._stored.listed
         if not (is_kept or self._wary.matters or self._losses.matters):
             return None
@@ -119,7 +122,9 @@ class ProgressTracker:
     def undone_up_to(
         self, token: Token, reading: ReaderCore, now_s: float
     ) -> frozenset[StreamId] | None:
-        """Return the streams that may get events up to a token again; None: unknown, or too many.
+        """Return the streams that may get events up to a token again.
+
+        None means that they are unknown, or too many.
 
         Everything before the first message that this owner read was done before. Everything that is
         no longer in the queue was done, too. A read that began after the first question, and found

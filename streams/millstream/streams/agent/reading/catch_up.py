@@ -81,8 +81,10 @@ class ContainedReader:
         raise AdapterFault(f"{self.at('bounds')} returned no two tokens")
 
     async def seek(self, when: datetime) -> Token | None:
-        """Return the first message accepted at that time or later; None: none yet. Raises
-        AdapterFault."""
+        """Return the first message accepted at that time or later, or None if there is none yet.
+
+        Raises AdapterFault.
+        """
         token = await self._call("seek", lambda reader: reader.seek(when))
         if isinstance(token, Token | None):
             return token
@@ -178,7 +180,7 @@ class CatchUp:
 
     @property
     def doing(self) -> str:
-        """The present step, in words; empty: nothing is being read again."""
+        """The present step, in words. The text is empty if nothing is being read again."""
         if self._task is None or self._task.done():
             return ""
         since_s = self._clock.now() - self._since_s

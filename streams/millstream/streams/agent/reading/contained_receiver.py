@@ -220,7 +220,10 @@ class ContainedReceiver:
         self._tell(self._core.on_closed, self._serial)
 
     async def settle_last(self, ack: Ack | None, releases: Sequence[Release]) -> bool:
-        """Make the last calls, each within the limit; False: `ack` was not made, or failed."""
+        """Make the last calls, each within the limit.
+
+        Return False if `ack` was not made, or failed.
+        """
         if self._settling is not None:
             await asyncio.wait([self._settling], timeout=self._limit_s)
         is_acked = ack is None or await self._attempt("ack", partial(self._answer_to, ack))

@@ -245,7 +245,7 @@ class ReaderCore:
         return self.on_opened(serial, now_s)
 
     def on_bounds(self, last: Token | None, now_s: float) -> Sequence[Action]:
-        """Handle the last stored message; None: the queue was empty.
+        """Handle the last stored message. None means that the queue was empty.
 
         Messages after it were stored after every former owner had stopped.
         """
@@ -482,7 +482,7 @@ class ReaderCore:
     # -- time
 
     def waits_for(self, now_s: float) -> str:
-        """Return the reason why reading makes no progress, in words; empty: none is known."""
+        """Return the reason why reading makes no progress, in words, or "" if no reason is known."""
         if self.state is ReaderState.PAUSED:
             return "the queue is being handed over"
         if self._stage is not Stage.OPEN:

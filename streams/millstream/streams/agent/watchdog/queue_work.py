@@ -88,12 +88,18 @@ class QueueWork:
         ]
 
     def waits_for(self, stream: StreamId) -> str:
-        """Return the reason why all of a stream waits; empty: none, or none is known."""
+        """Return the reason why all work of a stream waits.
+
+        The text is empty if it does not wait, or if the reason is unknown.
+        """
         entry = self._subscribers.streams.get(stream)
         return "" if entry is None else entry.waits_for()
 
     def reason_of(self, one: Subscriber) -> str:
-        """Return the reason why a subscription waits; empty: it has no work, or none is known."""
+        """Return the reason why a subscription waits.
+
+        The text is empty if the subscription has no work, or if the reason is unknown.
+        """
         return reason_of(one, self._seat_of(one))
 
     def _seat_of(self, one: Subscriber) -> Seat:

@@ -40,7 +40,10 @@ class PieceOfWork(msgspec.Struct, frozen=True):
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """A report: `work` has been at one place for `still_s` seconds; None: it moves again."""
+    """A report that `work` has been at one place for `still_s` seconds.
+
+    None means that the work moves again.
+    """
 
     stream: str
     subscription: str
@@ -65,7 +68,7 @@ class Standstills:
         self._places: dict[Subject, Place] = {}
 
     def still_s(self, stream: str, subscription: str, now_s: float) -> float:
-        """Return the seconds that the work has been at one place; 0: it has no work."""
+        """Return the seconds that the work has been at one place, or 0 if there is no work."""
         place = self._places.get((stream, subscription))
         return 0.0 if place is None else now_s - place.since_s
 

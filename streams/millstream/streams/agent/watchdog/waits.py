@@ -19,7 +19,10 @@ TROUBLE_CHARS_MAX = 300
 
 
 def reason_of(one: Subscriber, seat: Seat) -> str:
-    """Return the reason why a subscription waits; empty: it has no work, or none is known."""
+    """Return the reason why a subscription waits.
+
+    The text is empty if the subscription has no work, or if the reason is unknown.
+    """
     delivery = one.work
     if delivery is None:
         return ""

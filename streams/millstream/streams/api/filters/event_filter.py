@@ -70,7 +70,7 @@ def answer_of(where: Where, event: Event[Any], label: str) -> bool:
 
 
 def wrong_filter(where: object) -> str:
-    """The reason why an object is no valid filter; empty: it is valid."""
+    """The reason why an object is no valid filter, or "" if it is valid."""
     fn = getattr(where, "__func__", where)
     if isinstance(where, classmethod) or not callable(fn):
         return f"where is {where!r}: give a function that takes the event and returns a bool"
@@ -105,7 +105,7 @@ def name_filter(cls: type, where: object, subject: str) -> str:
 
 
 def filter_in(cls: type, name: str) -> Where | None:
-    """The filter of a name; None: this version of the class has none."""
+    """The filter with a name, or None if this version of the class has none."""
     found = inspect.getattr_static(cls, name, None)
     if not isinstance(found, staticmethod | classmethod):
         return None

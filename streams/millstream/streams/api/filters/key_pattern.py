@@ -17,7 +17,7 @@ COMPILED_MAX = 1_000
 
 
 def wrong_pattern(pattern: object) -> str:
-    """The reason why a pattern is not valid; empty: it is valid."""
+    """The reason why a pattern is not valid, or "" if it is valid."""
     if not isinstance(pattern, str):
         return f"key is {pattern!r}: write a pattern, such as `key='eu-*'`"
     if not 1 <= len(pattern) <= PATTERN_CHARS_MAX:

@@ -34,7 +34,7 @@ class KnownFilter(EventFilter):
 
 
 def find_name(where: Where, item: object) -> str:
-    """The name by which silos may know a program's filter of such items; empty: none."""
+    """The name by which silos may know a program's filter of such items, or "" if there is none."""
     cls = class_of(where)
     name = getattr(where, "__name__", "")
     if cls is None or not same_function(filter_in(cls, name), where):
@@ -50,7 +50,10 @@ def parse_known_name(name: str) -> tuple[str, str]:
 
 
 def class_of(where: Where) -> type[Contract] | None:
-    """The grain class that contains a function; None: no class does, or only locally."""
+    """The grain class that contains a function.
+
+    None means that no class does, or only a local one.
+    """
     found: object = getattr(where, "__self__", None)
     if found is None:
         *path, _ = getattr(where, "__qualname__", "").split(".")
@@ -66,7 +69,8 @@ def same_function(one: object, other: object) -> bool:
 
 
 def item_of(where: Where) -> Any | None:
-    """The item type that a filter's argument is annotated with, as `Event[T]`; None: it is not."""
+    """The item type that a filter's argument is annotated with, as `Event[T]`, or None if it has
+    another annotation."""
     try:
         hints = get_type_hints(where, include_extras=True)
     except NameError:

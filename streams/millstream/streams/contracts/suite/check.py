@@ -46,7 +46,7 @@ class AdapterCheck:
         return self.name
 
     def why_skipped(self, bench: AdapterBench) -> str:
-        """Return why the check is not run: it does not apply, or a hook is missing; empty: it is
+        """Return why the check is not run (it does not apply, or a hook is missing), or "" if it is
         run.
 
         Args:

@@ -228,7 +228,10 @@ class GuardedAdapter:
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int = 1
     ) -> list[Token | None] | None:
-        """Store without waiting, as the runtime would; None: call `enqueue`."""
+        """Store without waiting, as the runtime would.
+
+        None means that the caller must call `enqueue`.
+        """
         if not isinstance(self.raw, EnqueuesAtOnce):
             return None
         wanted = "enqueue_at_once returns a token or None per message, or None"

@@ -68,8 +68,11 @@ class SegmentCheck:
         self._places: Iterator[Place] | None = None
 
     async def step(self) -> Checked | None:
-        """Read and check the next frame; None: the segment is done. Raises OSError,
-        BookieOverloaded (too many reads wait: try again), BookieAway."""
+        """Read and check the next frame.
+
+        Return None at the end of the segment. Raises OSError, BookieAway, and BookieOverloaded if
+        too many reads wait; try again then.
+        """
         if self._places is None:
             walked = await on(self._thread, next, self._frames, None)
             if walked is not None and walked.offset < self._end:

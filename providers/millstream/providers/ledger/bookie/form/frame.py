@@ -126,7 +126,7 @@ def frame_of(seed: int, sequence: int, previous: int, records: Sequence[JournalR
 
 
 def front_bytes_of(data: bytes | memoryview, at: int = 0) -> int:
-    """Return the size of head and table of the frame at an offset; 0: there is no frame."""
+    """Return the size of head and table of the frame at an offset, or 0 if there is no frame."""
     if len(data) - at < FRONT_BYTES:
         return 0
     magic, version, _, length, count, _, _ = HEAD.unpack_from(data, at)

@@ -56,12 +56,12 @@ class Index:
         self.segments: dict[int, Use] = {}
 
     def find(self, ledger: int, entry: int) -> int:
-        """Return the place of an entry; 0: it is not here."""
+        """Return the place of an entry, or 0 if the entry is not here."""
         placed = self.ledgers.get(ledger)
         return 0 if placed is None else placed.runs.get(entry)
 
     def puts(self, ledger: int) -> int:
-        """Return how often an entry of a ledger was put; -1: there is none."""
+        """Return how often an entry of a ledger was put, or -1 if there is none."""
         placed = self.ledgers.get(ledger)
         return -1 if placed is None else placed.puts
 
@@ -71,7 +71,7 @@ class Index:
         return NOTHING if placed is None else placed.confirmed
 
     def tell(self, ledger: int, confirmed: int) -> bool:
-        """Note a confirmed entry that no head names; False: it was known."""
+        """Note a confirmed entry that no head names. Return False if it was known."""
         placed = self.ledgers.get(ledger)
         if placed is None or placed.confirmed >= confirmed:
             return False

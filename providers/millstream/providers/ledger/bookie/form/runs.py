@@ -37,11 +37,11 @@ class Runs:
 
     @property
     def last(self) -> int:
-        """The highest entry; -1: there is none."""
+        """The highest entry, or -1 if there is none."""
         return self._bases[-1] + len(self._places[-1]) - 1 if self._bases else -1
 
     def get(self, entry: int) -> int:
-        """Return the place of an entry; 0: it is not here."""
+        """Return the place of an entry, or 0 if the entry is not here."""
         at = bisect_right(self._bases, entry) - 1
         if at < 0:
             return 0

@@ -115,7 +115,7 @@ class Walk:
 
 
 def bytes_at(file: DiskFile, offset: int, size: int) -> tuple[bytes, bool]:
-    """Return the bytes, with zeros for unreadable sectors; False: there were such sectors."""
+    """Return the bytes, with zeros for unreadable sectors, and whether all were readable."""
     try:
         return file.read_at(offset, size), True
     except OSError:

@@ -90,7 +90,7 @@ class CurrentLedger:
 
     @property
     def trouble(self) -> str:
-        """Why bookies of the ledger do not answer now; "": all of them answer."""
+        """Why bookies of the ledger do not answer now, or "" if all of them answer."""
         return "" if self._writer is None else self._writer.trouble
 
     def send(self, batch: Batch) -> None:

@@ -30,7 +30,7 @@ class Producers:
         return len(self._known)
 
     def find(self, producer: str) -> KnownProducer | None:
-        """Return the highest sequence of a producer; None: it is not known."""
+        """Return the highest sequence of a producer, or None if the producer is not known."""
         return self._known.get(producer)
 
     def accept(self, known: KnownProducer) -> None:

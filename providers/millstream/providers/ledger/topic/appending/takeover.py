@@ -142,8 +142,8 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
 async def edges_of(
     ledgers: Ledgers, record: LedgerRecord
 ) -> tuple[EntryHead | None, EntryHead | None]:
-    """Return the heads of the first and the last readable entry of a closed ledger; None: there is
-    none."""
+    """Return the heads of the first and the last readable entry of a closed ledger, or None if no
+    entry is readable."""
     kept = list(record.iter_kept(range(record.last + 1)))
     if not kept:
         return None, None
@@ -175,8 +175,10 @@ async def remember(ledgers: Ledgers, topic: TopicRecord, producers: Producers) -
 
 
 async def snapshot_in(ledgers: Ledgers, topic: str, span: LedgerSpan) -> int | None:
-    """Return the entry of a ledger's newest snapshot, or the first entry if none was needed; None:
-    the snapshot is lost."""
+    """Return the entry of a ledger's newest snapshot, or the first entry if no snapshot was needed.
+
+    None means that the snapshot is lost.
+    """
     reader = await reader_of(ledgers, topic, span)
     try:
         last = await entry_upto(reader, span.last)

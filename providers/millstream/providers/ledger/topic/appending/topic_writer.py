@@ -95,7 +95,7 @@ class TopicWriter:
 
     @property
     def ended(self) -> StreamError | None:
-        """Why nothing more can be appended; None: it can."""
+        """Why nothing more can be appended, or None while messages can be appended."""
         return self._end
 
     def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:

@@ -45,8 +45,10 @@ class EntryIndex:
         return self._around(bisect_right(self._firsts, number), end)
 
     def around_time(self, time_ms: int, end: int) -> tuple[int, int]:
-        """Return low and high: the last entry that begins before a time is in low..high-1; -1:
-        there is none."""
+        """Return bounds (low, high) of the last entry that begins before a time.
+
+        That entry is in low..high-1. If low is -1, no known entry begins before the time.
+        """
         at = bisect_left(self._times, time_ms)
         low = self._entries[at - 1] if at else -1
         return low, self._entries[at] if at < len(self._entries) else end

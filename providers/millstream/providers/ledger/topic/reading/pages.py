@@ -77,7 +77,7 @@ class OpenLedger:
                 return high
 
     async def _look_between(self, low: int, high: int) -> bool:
-        """Read the head of an entry between two; False: there is none that can be read."""
+        """Read the head of an entry between two others. Return False if no head can be read."""
         if high - low <= 1:
             return False
         try:
@@ -98,7 +98,7 @@ class OpenLedger:
         return entry
 
     async def head(self, entry: int) -> EntryHead | None:
-        """Return the fields before an entry's messages; None: it is not confirmed yet."""
+        """Return the fields before an entry's messages, or None if the entry is not confirmed yet."""
         found = await self.reader.read(entry, 1, 1)
         if not found:
             return None
@@ -196,7 +196,7 @@ class Pages:
         time_ms: int,
         end_in: Callable[[LedgerSpan], int] | None = None,
     ) -> int | None:
-        """Return the first number of the first entry at or after a time; None: there is none.
+        """Return the first number of the first entry at or after a time, or None if there is none.
 
         Args:
             end_in: returns the entry after the last confirmed one of a ledger.

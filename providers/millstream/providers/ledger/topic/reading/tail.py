@@ -30,7 +30,7 @@ class TopicTail:
 
     @property
     def first(self) -> int | None:
-        """The oldest message here; None: there is none."""
+        """The oldest message here, or None if there is none."""
         return self._firsts[self._gone] if self._gone < len(self._firsts) else None
 
     def add(self, batch: Batch) -> None:
@@ -51,7 +51,10 @@ class TopicTail:
             self._gone = 0
 
     def read(self, number: int, messages_max: int, bytes_max: int) -> list[StoredMessage] | None:
-        """Return messages from `number` on, at least one; None: it is not here."""
+        """Return messages from `number` on, at least one.
+
+        Return None if message `number` is not here.
+        """
         if self.first is None or number < self.first:
             return None
         at = bisect_right(self._firsts, number, self._gone) - 1

@@ -145,7 +145,10 @@ async def one_held(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessa
 async def give_back(
     bench: AdapterBench, receiver: GuardedReceiver, token: Token, has_run: bool | None
 ) -> GuardedReceiver:
-    """Release the message; None: close the receiver. Returns the receiver that reads on."""
+    """Release the message.
+
+    With None, close the receiver. Return the receiver that continues to read.
+    """
     if has_run is not None:
         await receiver.release([token], 0.0, has_run)
         return receiver
