@@ -6,7 +6,8 @@ Owns: `Bookie`. Not: the journal (`journal`), the index (`store`), the files (`d
 Invariants:
 
 - A bookie acknowledges nothing before it is durable.
-- A bookie denies only entries that it never acknowledged.
+- To deny an entry is to answer that the bookie never acknowledged it. A bookie denies only entries
+  that it never acknowledged.
 - Callers may rely for ever on an answer to a fence, even if the answer had no entry.
 - The checks of an add and its place in the journal are one synchronous step.
 """

@@ -51,7 +51,7 @@ class Store:
     # -- fences
 
     def term_of(self, ledger: int) -> int:
-        """Return the fence of a ledger, below which adds are refused, or 0 if the ledger has none."""
+        """Return the fence of a ledger, or 0 if it has none. Adds below the fence are refused."""
         return max(self.state.term_of(ledger), self._asked.get(ledger, 0))
 
     def is_fenced(self, ledger: int, term: int) -> bool:

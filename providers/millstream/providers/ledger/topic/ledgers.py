@@ -26,7 +26,7 @@ class TopicLedgerWriter(Protocol):
     def ledger(self) -> int: ...
     @property
     def confirmed(self) -> int:
-        """The last entry that is on an ack quorum, with all before it, or -1 if there is none yet."""
+        """The last entry that is on an ack quorum, with all entries before it; at first -1."""
         ...
 
     @property

@@ -281,8 +281,8 @@ class PriorityCore:
     ) -> Dequeued:
         """Lease the most urgent pending messages whose values are free, to one worker.
 
-        The cost is O(log n) for each message and for each held value on the way. See
-        `index.filters` for filters without a shape.
+        The cost is O(log n) for each message that is leased, and for each blocked exclusivity value
+        that is passed over. See `index.filters` for the cost of filters without a shape.
 
         Args:
             now_ms: The time of the operation.

@@ -33,7 +33,7 @@ class StoppedSubscriptions:
         self._read: set[str] = set()
 
     def find_known(self, stream: StreamId) -> Sequence[SubscriptionRow] | None:
-        """Return the stopped subscriptions of a stream, or None if its namespace was not read yet."""
+        """Return the stopped subscriptions of a stream, or None if its namespace was not read."""
         if stream.namespace not in self._read:
             return None
         return [row for row in self._rows.get(stream, {}).values() if row is not None]

@@ -482,7 +482,7 @@ class ReaderCore:
     # -- time
 
     def waits_for(self, now_s: float) -> str:
-        """Return the reason why reading makes no progress, in words, or "" if no reason is known."""
+        """Return the reason why reading makes no progress, in words, or "" if none is known."""
         if self.state is ReaderState.PAUSED:
             return "the queue is being handed over"
         if self._stage is not Stage.OPEN:

@@ -57,7 +57,7 @@ class DirectoryState:
         self.left: set[int] = set()
 
     def term_of(self, ledger: int) -> int:
-        """Return the fence of a ledger, below which adds are refused, or 0 if the ledger has none."""
+        """Return the fence of a ledger, or 0 if it has none. Adds below the fence are refused."""
         if ledger in self.forgotten:
             return TERM_MAX
         return self.fences.get(ledger, 0)

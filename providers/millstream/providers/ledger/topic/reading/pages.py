@@ -98,7 +98,7 @@ class OpenLedger:
         return entry
 
     async def head(self, entry: int) -> EntryHead | None:
-        """Return the fields before an entry's messages, or None if the entry is not confirmed yet."""
+        """Return the fields before an entry's messages, or None if the entry is not confirmed."""
         found = await self.reader.read(entry, 1, 1)
         if not found:
             return None
