@@ -32,7 +32,7 @@ class Reports(Protocol):
         ...
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The same for the queues that this silo reads."""
+        """The streams of a namespace with the largest lag, of the queues that this silo reads."""
         ...
 
 
@@ -59,5 +59,5 @@ class WhyTarget(SystemTarget):
         return await self._reports.lagging(namespace, limit)
 
     async def lagging_here(self, namespace: str, limit: int) -> list[LaggingStream]:
-        """The same for the queues that this silo reads."""
+        """The streams of a namespace with the largest lag, of the queues that this silo reads."""
         return await self._reports.lagging_here(namespace, limit)

@@ -161,7 +161,7 @@ class OwnedQueue(Generic[R]):
         self.task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """Note a change, and wake the loop of this queue."""
+        """Remember that something changed, and wake the loop of this queue."""
         self.has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

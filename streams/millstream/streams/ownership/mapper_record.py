@@ -111,8 +111,10 @@ class MapperRecord(msgspec.Struct, frozen=True):
         return record.pass_barrier(queue) if is_old and barrier is None else record.left()
 
     def pass_barrier(self, queue: QueueId, behind: Iterable[StreamId] = ()) -> MapperRecord:
-        """Note that a queue of the old ring is done up to its barrier, except for the streams
-        `behind`."""
+        """Return the record after a queue of the old ring is done up to its barrier.
+
+        The streams in `behind` still lag.
+        """
         still = tuple(sorted(behind))
         if self.old is None or self.old.passed.get(queue) == still:
             return self

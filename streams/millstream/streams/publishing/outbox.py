@@ -233,7 +233,7 @@ class Outbox:
         numbered: Sequence[tuple[int, OutMessage]],
         outcomes: Sequence[Token | Exception | None],
     ) -> Exception | None:
-        """Note the accepted messages, and find those that a queue refuses for good.
+        """Record the accepted messages, and find those that a queue refuses for good.
 
         Such a refusal fails all later messages of the list. They are sent one by one, in order, and
         not after a message that failed otherwise: its queue would then take the number of that

@@ -355,7 +355,7 @@ class Bookie:
         return self.store.index.find_confirmed(ledger)
 
     async def tell(self, ledger: int, term: int, confirmed: int) -> None:
-        """Note the last confirmed entry, while no further entry says it.
+        """Remember the last confirmed entry, which no later entry names yet.
 
         The value is kept in memory, for ledgers with entries here. A lower term than the fence
         changes nothing. Raises BookieAway.

@@ -97,8 +97,10 @@ class Store:
         return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
-        """Note a higher confirmed entry than the entries here name. A value that is told twice
-        means that the ledger may be closed."""
+        """Remember a confirmed entry that the entries here do not name yet.
+
+        Watchers are woken even if the value is known already, because the ledger may be closed.
+        """
         self.index.tell(ledger, confirmed)
         self._changed(ledger, None)
 

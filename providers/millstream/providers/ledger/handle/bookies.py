@@ -52,8 +52,9 @@ class Bookies(Protocol):
         ...
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
-        """Tell the bookie the last confirmed entry, while no further entry would; wake its
-        watchers.
+        """Send the bookie the last confirmed entry, and wake the bookie's watchers.
+
+        Writers call this while they have no later entry to send, which would name it.
 
         The bookie keeps this in memory. After a start it knows the values in the heads of its
         entries. A lower term than the bookie's fence changes nothing.

@@ -185,7 +185,7 @@ class Survey:
             await asyncio.sleep(0)
 
     def _close_gap(self, last: int, after: bytes) -> None:
-        """Note a gap since the last entry that was found, unless it was given up before."""
+        """Add a gap after the last entry that was found, unless this gap was given up before."""
         first = self._found + 1
         if first <= last and (first, last) not in self._record.lost:
             self._gaps.append(Gap(first, last, self._edge, after))

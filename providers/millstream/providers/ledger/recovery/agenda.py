@@ -80,7 +80,7 @@ class Agenda:
         self._seen, self._lacking, self._jobs, self._next_s = set(), {}, [], math.inf
 
     def look(self, record: LedgerRecord, needs: Needs, now_s: float) -> None:
-        """Note the needs of one ledger."""
+        """Remember the needs of one ledger."""
         ledger = record.ledger
         self._seen.add(ledger)
         may_end = self._may_end(record, needs, now_s)

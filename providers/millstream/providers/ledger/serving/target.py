@@ -1,8 +1,8 @@
 """A bookie for calls of other silos: the system target `$bookie/<uuid>`.
 
-Owns: `BookieTarget`, which is never open to clients. Invariants: a call names the start (boot) that
-the caller knows, so no other start answers it. A refusal of the bookie is an answer, not an error
-of the call.
+Owns: `BookieTarget`, which is never open to clients. Invariants: a call carries the boot number
+that the caller has read. If the bookie was restarted since, it refuses the call. A refusal of the
+bookie is an answer, not an error of the call.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Index:
         return NOTHING if placed is None else placed.confirmed
 
     def tell(self, ledger: int, confirmed: int) -> bool:
-        """Note a confirmed entry that no head names. Return False if it was known."""
+        """Remember a confirmed entry that no head names. Return False if it was known."""
         placed = self.ledgers.get(ledger)
         if placed is None or placed.confirmed >= confirmed:
             return False
