@@ -1,8 +1,9 @@
 """The membership table in a SQLite file, shared by the silos of one machine.
 
 This module owns `SqliteMembershipTable`. The file is separate from grain state, so that a burst of
-state writes never delays a vote. Invariants: those of `MembershipTable`. One statement reads
-version and rows, so both belong to one snapshot. A heartbeat changes only its own column.
+state writes never delays a vote. The table keeps the invariants of `MembershipTable`. One
+statement reads version and rows, so both belong to one snapshot. A heartbeat changes only its own
+column.
 """
 
 from __future__ import annotations

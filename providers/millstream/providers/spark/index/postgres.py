@@ -1,8 +1,9 @@
 """The index in PostgreSQL, in its own schema, with psycopg.
 
-This module owns `PostgresDatabase`, and `database` owns the tables. Invariants: those of
-`Database`. One session at a time writes: it holds an advisory lock, which ends with its connection.
-The name for people has no password. docs/decisions/0019 explains the choice of psycopg.
+This module owns `PostgresDatabase`, and `database` owns the tables. It keeps the
+invariants of `Database`. One session at a time writes: it holds an advisory lock, which ends with
+its connection.
+The name that people see has no password. docs/decisions/0019 explains the choice of psycopg.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The index in a file of SQLite (WAL): one process writes, and any number of processes read.
 
-This module owns `SqliteDatabase`, and `database` owns the tables. Invariants: those of `Database`.
-One process at a time writes: it holds the lock of a directory beside the file. A commit is on disk
-when it returns.
+This module owns `SqliteDatabase`, and `database` owns the tables. It keeps the invariants of
+`Database`. One process at a time writes: it holds the lock of a directory beside the file. A commit
+is on disk when it returns.
 """
 
 from __future__ import annotations
