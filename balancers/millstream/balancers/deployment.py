@@ -101,7 +101,7 @@ class DeploymentBalancer:
         return Wish(frozenset(dealt.get(self._silos.names().get(me, me), ())))
 
     async def _wish_share(self, counted: frozenset[str]) -> Wish:
-        """This silo's share of all queues."""
+        """Return this silo's share of all queues."""
         held = {queue: owner.silo for queue, owner in (await self._silos.owners()).items()}
         names = self._silos.names()
         weights = {silo: self._weights.get(names.get(silo, silo), 1.0) for silo in counted}

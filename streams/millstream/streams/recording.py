@@ -124,14 +124,14 @@ class Recording:
         return f"{self._names}"
 
     def on_published(self, messages: Sequence[OutMessage], started_s: float) -> None:
-        """A queue has accepted these messages."""
+        """Record that a queue has accepted these messages."""
         for one in messages:
             for index in range(len(one.items)):
                 item = f"{one.headers[HEADER]}/{index}"
                 self._history.record(Published(str(one.stream), item, started_s))
 
     def on_acquired(self, queue: QueueId, silo: str, epoch: int) -> None:
-        """A silo reads a queue."""
+        """Record that a silo reads a queue."""
         self._epochs[queue] = max(epoch, self._epochs.get(queue, 0))
         self._history.record(QueueAcquired(queue, silo, epoch))
 
@@ -148,7 +148,7 @@ class Recording:
         self._history.record(Unsubscribed(stream, subscription))
 
     def on_handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:
-        """A handler has processed some items of a batch."""
+        """Record that a handler has processed some items of a batch."""
         is_known = not batch.has_positions or self._may_know(grain, batch)
         stream = str(StreamId(batch.namespace, batch.key))
         for item in items:
@@ -173,7 +173,7 @@ class Recording:
         return silo in self._dead
 
     def gave_up(self, failure: DeliveryFailure, outcome: str) -> None:
-        """An event was given up."""
+        """Record that an event was given up."""
         if outcome != "pause":  # a paused event is delivered again
             item = name_of(failure.headers, failure.token)
             stream = str(failure.stream)
@@ -181,7 +181,7 @@ class Recording:
 
 
 def name_of(headers: Mapping[str, str] | None, token: Token) -> str:
-    """An item's name; an item that was stored before the run is named by its token."""
+    """Return an item's name. An item that was stored before the run is named by its token."""
     name = (headers or {}).get(HEADER)
     return f"{token}" if name is None else f"{name}/{token.index}"
 

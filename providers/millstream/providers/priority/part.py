@@ -143,7 +143,7 @@ class PriorityQueues(SiloPart):
         return with_options(owner, timeout=self.options.wake_timeout_s)
 
     def new_tasks(self) -> Tasks:
-        """A new group of tasks and timers for one owner, which ends them."""
+        """Create a group of tasks and timers for one owner, which ends them."""
         assert self._services is not None, "owners exist only while the part is open"
         return self._services.new_tasks()
 

@@ -2,8 +2,9 @@
 
 This module owns `SqliteStateStore` and `file_index`. A frozen hash spreads keys over eight files,
 so that eight transactions can run at once. The store keeps the invariants of `StateStore`. In a
-file, the etags of a key only grow, even after `clear`. A write is on disk before it is acknowledged. A write checks
-etag and fence in the same statement or before its change, so a refusal changes nothing.
+file, the etags of a key only grow, even after `clear`. A write is on disk before it is
+acknowledged. A write checks etag and fence in the same statement or before its change, so a refusal
+changes nothing.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def show_wanted(item: Any, *, is_batch: bool) -> str:
 
 
 def text_of(hint: Any) -> str:
-    """An annotation as a person writes it: `list[Event[Landed]]`."""
+    """Return an annotation as a person writes it: `list[Event[Landed]]`."""
     if get_origin(hint) is None or get_origin(hint) is Literal or union_members(hint):
         return show_hint(hint)
     arguments = ", ".join("..." if one is ... else text_of(one) for one in get_args(hint))

@@ -381,13 +381,13 @@ class Rendezvous(Grain):
 
     @read_only
     async def rows(self) -> list[SubscriptionRow]:
-        """Every stored subscription of the stream."""
+        """Return every stored subscription of the stream."""
         return [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
 
     @open_to(Role.CLIENT)
     @read_only
     async def everyone(self) -> list[SubscriptionRow]:
-        """Every stored subscription, and the implicit subscriptions without a row."""
+        """Return every stored subscription, and the implicit subscriptions without a row."""
         stored = [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
         return [*stored, *(row for row in self._implicit() if row.id not in self._rows)]
 

@@ -24,7 +24,7 @@ def split_key(key: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """A text without separators."""
+    """Return a text in which separators are escaped."""
     return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
 
 

@@ -56,7 +56,7 @@ class LocalConsumer(Protocol):
 
 
 def start_text(start: object) -> str:
-    """A start as it is stored. Raises ConfigError for any other value."""
+    """Return a start as it is stored. Raises ConfigError for any other value."""
     if start is None:
         return HERE
     if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):

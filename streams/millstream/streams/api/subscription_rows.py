@@ -60,7 +60,7 @@ AT = "at "
 
 
 def time_start(when: datetime) -> str:
-    """A start at a time, as it is stored."""
+    """Return a start at a time, as it is stored."""
     return f"{AT}{when.astimezone(UTC).isoformat()}"
 
 

@@ -81,7 +81,7 @@ def verdict(before: StreamReport, after: StreamReport) -> Why:
 
 
 def _dead(letters: Sequence[LetterReport]) -> str:
-    """A sentence about dead letters of the stream, which need an operator."""
+    """Return a sentence about dead letters of the stream, which need an operator."""
     if not letters:
         return ""
     first = letters[0]
@@ -179,7 +179,7 @@ def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check,
 
 
 def _gaps(subscriptions: Sequence[SubscriptionReport]) -> str:
-    """A sentence about the subscription with the most gaps."""
+    """Return a sentence about the subscription with the most gaps."""
     most = max(subscriptions, key=lambda one: one.gaps)
     return f" Subscription {show_text(most.id)} was told of {most.gaps_text}." if most.gaps else ""
 

@@ -184,7 +184,7 @@ def are_of_one_stream(messages: Sequence[IngestMessage]) -> bool:
 def out_messages(
     namespace: str, producer: str, messages: Sequence[IngestMessage]
 ) -> list[OutMessage]:
-    """Messages as they are stored."""
+    """Return messages in the form in which they are stored."""
     found: list[OutMessage] = []
     for one in messages:
         stream, items = new_stream(StreamId, (namespace, one.key)), list(map(bytes, one.items))

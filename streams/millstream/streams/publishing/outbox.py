@@ -124,7 +124,7 @@ class Outbox:
         return f"outbox/{self._state.key}/{origin}"
 
     def on_stored(self) -> None:
-        """A write has stored events: send them."""
+        """Send the events that a write has stored."""
         self._news.set()
         self._all_sent.clear()
         if self._task is None:

@@ -137,7 +137,7 @@ def _choice_kind(node: mi.EnumType | mi.LiteralType) -> str:
 
 
 def _show(node: mi.Type) -> str:
-    """A type, for people."""
+    """Return a text that describes a type."""
     cls = getattr(node, "cls", None)
     return (
         cls.__name__ if isinstance(cls, type) else type(node).__name__.removesuffix("Type").lower()
@@ -145,5 +145,5 @@ def _show(node: mi.Type) -> str:
 
 
 def quote(name: str) -> str:
-    """A quoted name, which SQL accepts whatever its characters are."""
+    """Quote a name, so that SQL accepts any characters in it."""
     return "`" + name.replace("`", "``") + "`"

@@ -53,7 +53,7 @@ class KeptReaders:
 
     @asynccontextmanager
     async def reader(self, queue: QueueId) -> AsyncIterator[QueueReader]:
-        """A reader of a queue, for one call. Raises SiloUnavailable: this silo stops."""
+        """Return a reader of a queue, for one call. Raises SiloUnavailable if this silo stops."""
         async with self._slots:
             if self._is_closed:
                 raise SiloUnavailable("this silo stops", may_have_run=False)

@@ -377,7 +377,7 @@ def farther(one: Extent, other: Extent) -> Extent:
 
 
 def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: int) -> ReadSpan:
-    """A span, extended by the messages of a page that fit."""
+    """Return a span, extended by the messages of a page that fit."""
     size = span.bytes
     for one in page.messages:
         if one.token >= end:
@@ -392,7 +392,7 @@ def span_of(span: ReadSpan, page: Page, namespace: str, end: Token, bytes_max: i
 
 
 def make_read_message(message: QueueMessage) -> ReadMessage:
-    """A message as it is sent; its items are not decoded."""
+    """Return a message as it is sent. Its items are not decoded."""
     items = [msgspec.Raw(item) for item in message.items]
     headers = dict(message.headers) if message.headers else None
     return ReadMessage(message.stream.key, message.token, items, message.enqueued_s, headers)

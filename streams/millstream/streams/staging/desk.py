@@ -376,8 +376,10 @@ class WriterDesk:
             await self._rows.forget_refused(self._identity, last.batch)
 
     async def _check_delivered(self, batch: Batch, place: Placed) -> None:
-        """A chunk is missing: read the state that another desk has stored. Raises
-        StorageUnavailable."""
+        """Read the state that another desk has stored, because a chunk is missing.
+
+        Raises StorageUnavailable.
+        """
         self._core = None
         found = await self._ask(lambda core: core.state.delivering)
         if found is not None and found.number == batch.number:

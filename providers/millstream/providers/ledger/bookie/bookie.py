@@ -322,8 +322,7 @@ class Bookie:
         return Found(tuple(entries), missing, self.store.index.find_confirmed(ledger), fault)
 
     def _fault(self, ledger: int, entry: int) -> str:
-        """An entry that is stored here cannot be read. List it as a suspect, and return where it
-        is."""
+        """List a stored entry that cannot be read as a suspect, and return its file and offset."""
         if not self.has(ledger, entry):
             return ""  # it was deleted in the meantime
         self.suspects.put(ledger, entry)
@@ -367,8 +366,10 @@ class Bookie:
     # -- damage
 
     def suspect(self, ledger: int, entry: int) -> None:
-        """A caller reports that a replica here is damaged or missing. The next read of it uses the
-        disk. Raises BookieAway."""
+        """Handle a report of a caller that a replica here is damaged or missing.
+
+        The next read of the entry uses the disk. Raises BookieAway.
+        """
         self.journal.refuse()
         if not self.store.is_forgotten(ledger):
             self._cache.drop(ledger, entry)
@@ -506,7 +507,10 @@ class Bookie:
             log.info("%s: the bookie is writable again: %d bytes are free", path, free_bytes)
 
     def on_refused(self, error: DiskFull) -> None:
-        """A write found no room. The free bytes do not show quotas and limits of files."""
+        """Handle a write that found no room.
+
+        Quotas and limits of files do not show in the free bytes.
+        """
         if error.errno == errno.ENOSPC:
             self.free(0)
         elif self._room.refuse(str(error)):

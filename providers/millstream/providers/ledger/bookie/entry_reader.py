@@ -47,7 +47,7 @@ class SegmentFiles:
         return file
 
     def drop(self, segment: int) -> None:
-        """A segment is removed."""
+        """Close the file of a segment that is removed."""
         file = self._files.pop(segment, None)
         if file is not None:
             file.close()

@@ -57,7 +57,7 @@ class Landing(Protocol):
     """The receiver of durable frames, which knows the meaning of records."""
 
     def begin_segment(self, segment: int) -> bytes:
-        """A segment begins; return the state to write first."""
+        """Handle the beginning of a segment, and return the state to write first."""
         ...
 
     def land(
@@ -68,11 +68,11 @@ class Landing(Protocol):
         sequence: int,
         previous: int,
     ) -> None:
-        """A frame of the segment that was begun last is durable."""
+        """Handle that a frame of the segment that was begun last is durable."""
         ...
 
     def end_segment(self) -> Sealed | None:
-        """The segment that was begun last ends; return its index file, or None without frames."""
+        """Handle the end of a segment, and return its index file, or None if it has no frames."""
         ...
 
 
@@ -80,15 +80,15 @@ class Watcher(Protocol):
     """Decides whether entries are accepted."""
 
     def free(self, free_bytes: int) -> None:
-        """Note the free bytes of the disk."""
+        """Handle the present number of free bytes of the disk."""
         ...
 
     def on_refused(self, error: DiskFull) -> None:
-        """A write found no room."""
+        """Handle a write that found no room."""
         ...
 
     def on_failed(self, error: Exception) -> None:
-        """The journal has stopped."""
+        """Handle that the journal has stopped."""
         ...
 
 

@@ -59,7 +59,7 @@ class Store:
         return self.state.term_of(ledger) >= term
 
     def ask_fence(self, ledger: int, term: int) -> None:
-        """A fence is being written: refuse lower terms from now on."""
+        """Refuse lower terms from now on, because a fence is being written."""
         self._asked[ledger] = max(term, self._asked.get(ledger, 0))
         self._changed(ledger, None)
 
@@ -107,7 +107,7 @@ class Store:
     # -- the journal
 
     def begin_segment(self, segment: int) -> bytes:
-        """A segment begins; return the state to write first."""
+        """Handle the beginning of a segment, and return the state to write first."""
         self._tail = SegmentTail(segment)
         return state_bytes(self.state)
 
@@ -125,7 +125,7 @@ class Store:
         sequence: int,
         previous: int,
     ) -> None:
-        """A frame of the segment that was begun last is durable."""
+        """Handle that a frame of the segment that was begun last is durable."""
         tail = self._tail
         assert tail is not None
         tail.grow(sequence, previous, frame.check, offset + frame.length)

@@ -235,7 +235,7 @@ class AppendCore:
         return self.stop(LedgerClosed(text))
 
     def try_change(self) -> list[Action]:
-        """Other bookies may be available now. Replace those that do not answer, if necessary."""
+        """Replace bookies that do not answer, if necessary, because others may be available now."""
         return self._judge() if self.failed is None else []
 
     # --- decisions ---
@@ -268,7 +268,7 @@ class AppendCore:
                 yield Send(at, place.bookie, self._change, tuple(entries))
 
     def _settle(self, entry: int, at: int, has_it: bool) -> None:
-        """A place owes an entry no more: its bookie has the entry, or has failed."""
+        """Record that the bookie of a place has an entry, or that the bookie has failed."""
         pending = self._pending.get(entry)
         if pending is None:
             return

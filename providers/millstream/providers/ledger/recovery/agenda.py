@@ -115,12 +115,12 @@ class Agenda:
         return sorted(self._jobs)
 
     def on_done(self, ledger: int) -> None:
-        """A ledger has all that it could be given now."""
+        """Remove a ledger that has all replicas that it could get now."""
         self._tries.pop(ledger, None)
         self._lacking.pop(ledger, None)
 
     def fail(self, ledger: int, error: Exception, now_s: float) -> bool:
-        """A repair failed. Return whether it is the first time with this error."""
+        """Record a failed repair. Return True if the last repair did not fail with this error."""
         before = self._tries.get(ledger)
         count = 1 if before is None else before.failures + 1
         self._tries[ledger] = Tries(count, error, now_s + self._backoff.delay_s(count, 0.5))

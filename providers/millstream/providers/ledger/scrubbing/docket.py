@@ -75,8 +75,10 @@ class Docket:
     def settle(
         self, ledger: int, tried: Collection[int], failures: Mapping[int, Failure], now_s: float
     ) -> list[int]:
-        """A ledger was tried. Its entries without a failure leave the docket. Returns the entries
-        that are lost and were not before."""
+        """Record the outcome of a repair of one ledger, and return the entries that are newly lost.
+
+        Entries without a failure leave the docket.
+        """
         case = self._cases[ledger]
         lost = []
         for entry in tried:

@@ -163,16 +163,16 @@ class Topic:
         self._writer.pump()
 
     def _on_cursor_stored(self) -> None:
-        """Fewer messages may be needed."""
+        """Trim the topic soon, because fewer messages may be needed."""
         if not self.has_ended:
             self._trimmer.trim_soon()
 
     def _on_fenced(self, error: QueueFenced) -> None:
-        """Another owner was seen."""
+        """Stop the writer, because another owner was seen."""
         self._writer.stop(error)
 
     def _on_ended(self, error: StreamError) -> None:
-        """Nothing more can be appended."""
+        """Stop the reader, because nothing more can be appended."""
         self.reader.stop(error)
         if self._timer is not None:
             self._timer.cancel()

@@ -127,7 +127,7 @@ class PriorityCore:
         keeps_rows: bool = True,
         keeps_events: bool = True,
     ) -> PriorityCore:
-        """A new queue. Its settings are among the first changes."""
+        """Create a queue. Its settings are among the first changes."""
         row = SettingsRow(1, settings)
         rows = QueueRows(row, counters)
         core = cls(queue, rows, keeps_rows=keeps_rows, keeps_events=keeps_events)

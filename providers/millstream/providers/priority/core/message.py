@@ -209,10 +209,10 @@ def new_message(
     terms: Terms,
     now_ms: int,
 ) -> Message:
-    """A pending message that is in no index yet."""
+    """Create a pending message that is in no index yet."""
     return Message(id, payload, key, metadata, value, attempts, terms, now_ms, now_ms, attempts)
 
 
 def mark_of(payload: bytes) -> bytes:
-    """A mark that recognises a payload: its size, and a hash of its bytes."""
+    """Return a mark that recognises a payload: its size, and a hash of its bytes."""
     return len(payload).to_bytes(SIZE_BYTES) + xxhash.xxh3_128_digest(payload)

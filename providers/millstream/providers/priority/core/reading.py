@@ -36,7 +36,7 @@ class Reading:
         self._strays = StraySearch()
 
     def get(self, id: str) -> MessageView:
-        """One message: O(1). Raises `MessageNotFound`."""
+        """Return one message, in O(1). Raises `MessageNotFound`."""
         message = self._contents.by_id.get(id)
         if message is None:
             raise MessageNotFound(
@@ -77,7 +77,7 @@ class Reading:
         state: State | None = None,
         wanted: Pairs = (),
     ) -> list[MessageView]:
-        """Messages in the order in which they were enqueued, after a sequence: O(n).
+        """Return messages after a sequence, in the order of their enqueue. Costs O(n).
 
         A page with fewer than `count` messages is the last one, unless the answer `is_large`.
         """

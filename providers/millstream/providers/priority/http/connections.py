@@ -133,7 +133,7 @@ class Connection(web.RequestHandler):
 
 
 def response_of(problem: Problem) -> web.Response:
-    """A problem as an HTTP response."""
+    """Return the HTTP response for a problem."""
     headers = {"Cache-Control": "no-store", "Server": "millstream", **problem.headers}
     return web.Response(
         body=msgspec.json.encode(problem.body),

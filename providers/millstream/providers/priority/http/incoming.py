@@ -66,7 +66,7 @@ class Reader:
 
     @contextmanager
     def hold(self) -> Iterator[bytearray]:
-        """A buffer for a body, which counts towards the common limit until the body is decoded."""
+        """Return a buffer for a body, which counts towards the common limit until it is decoded."""
         body = bytearray()
         try:
             yield body
@@ -154,7 +154,7 @@ async def go_on(request: web.BaseRequest) -> None:
 def decode(
     request: web.BaseRequest, route: Route[Any, Any], text: str, data: bytes
 ) -> tuple[Any, Any]:
-    """The decoded body and query. Raises Problem."""
+    """Return the decoded body and query. Raises Problem."""
     lists = list_fields(route.raw or route.query)
     if not route.takes_body:
         return NoFields(), read_query(text, route.query, lists)

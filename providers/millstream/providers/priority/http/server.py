@@ -269,7 +269,7 @@ class WaitingRequests:
 
     @contextmanager
     def place(self, queue: str, wait_s: float) -> Iterator[float]:
-        """A place for a waiting dequeue, for at most `wait_s_max`.
+        """Take a place for a waiting dequeue, for at most `wait_s_max`.
 
         A dequeue that does not wait needs no place.
 

@@ -39,7 +39,7 @@ class QueueReader:
         self._mark = mark.encode()
 
     async def read(self, head: Head) -> tuple[QueueRows, int]:
-        """All rows, and the number of messages.
+        """Return all rows, and the number of messages.
 
         The rows are unpacked when they are taken, in the thread that takes them.
 

@@ -228,7 +228,7 @@ class RedisStore:
     # -- the outboxes
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
-        """Events of an outbox after a position: see `PriorityStore`."""
+        """Return events of an outbox after a position. See `PriorityStore`."""
         keys = self._lane(outbox).keys
         command = ("XRANGE", keys.events, f"{after + 1}-0", "+", "COUNT", limit)
         [found] = await self._server().ask([command])

@@ -230,7 +230,7 @@ class CommittingQueue:
     # -- commits
 
     def _wait_stored(self, core: PriorityCore) -> asyncio.Future[None] | None:
-        """A future that ends when all operations so far are stored.
+        """Return a future that ends when all operations so far are stored.
 
         None means that they are stored, and no other owner can have answered since. Raises
         `OwnerLost`.

@@ -254,7 +254,7 @@ class PriorityStore(Protocol):
         ...
 
     async def events(self, outbox: int, after: int, limit: int, /) -> Sequence[StoredEvent]:
-        """Events of an outbox after a position, in order; at most `limit`.
+        """Return events of an outbox after a position, in order, at most `limit`.
 
         Events of one message are in the order of its versions. An event that is committed after
         another one was read never has a lower position.
@@ -262,7 +262,7 @@ class PriorityStore(Protocol):
         ...
 
     async def outbox_name(self, outbox: int, /) -> str:
-        """A name of the outbox, at most 200 characters.
+        """Return the name of the outbox, at most 200 characters.
 
         No other outbox ever has this name. If an outbox is lost and created again, so that its
         positions start again, it has another name.

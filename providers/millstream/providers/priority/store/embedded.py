@@ -276,7 +276,7 @@ class EmbeddedStore:
     # -- the outboxes
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
-        """Events of an outbox after a position: see `PriorityStore`."""
+        """Return events of an outbox after a position. See `PriorityStore`."""
         self._refuse_closed()
         path = self._paths[self._check(outbox)]
         if not path.exists():  # the file has no queue yet

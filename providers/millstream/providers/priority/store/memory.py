@@ -235,7 +235,7 @@ class MemoryStore:
         return page(names, after, limit)
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
-        """Events of the outbox after a position: see `PriorityStore`."""
+        """Return events of the outbox after a position. See `PriorityStore`."""
         self._refuse_closed()
         start = bisect_right(self._events, after, key=lambda one: one.position)
         return self._events[start : start + limit]

@@ -114,7 +114,7 @@ def _check_numbers(queue: str, connection: sqlite3.Connection) -> None:
 
 
 def load(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> Loaded:
-    """All rows of a queue. Raises OwnerLost."""
+    """Return all rows of a queue. Raises OwnerLost."""
     number, epoch = acquired
     found = connection.execute(
         "SELECT settings_version, settings, sequence, leases, layout, now_ms, ahead_ms,"
@@ -297,7 +297,7 @@ def names(prefix: str, after: str, limit: int, connection: sqlite3.Connection) -
 
 
 def events(after: int, limit: int, connection: sqlite3.Connection) -> list[StoredEvent]:
-    """Events of this file's outbox after a position."""
+    """Return events of this file's outbox after a position."""
     found = connection.execute(
         "SELECT position, event FROM event WHERE position > ? ORDER BY position LIMIT ?",
         (after, limit),

@@ -88,7 +88,7 @@ class RequestSession:
         self.number = 0
 
     def next(self) -> Request:
-        """A new request, which acknowledges all earlier ones."""
+        """Return a new request, which acknowledges all earlier ones."""
         self.number += 1
         return Request(self.name, self.number, self.number - 1)
 

@@ -120,7 +120,7 @@ class ShardCalls:
         return await ask(lambda: call(self._owner), self.until_s() if until_s is None else until_s)
 
     async def poll_here(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """One call of a poll, without retries."""
+        """Make one call of a poll, without retries."""
         owner = self._owner
         if wait_ms:
             owner = with_options(owner, timeout=wait_ms / 1000 + ANSWER_S)

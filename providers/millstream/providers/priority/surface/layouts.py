@@ -98,7 +98,7 @@ class HeadBoard:
         return all(len(self._heads[shard]) >= count for shard in cut)
 
     def plan(self, count: int) -> Plan | None:
-        """A plan for the most urgent messages that no other plan has; None if there are none."""
+        """Plan the most urgent messages that no other plan has. Return None if there are none."""
         every = ((head, shard) for shard, heads in self._heads.items() for head in heads)
         chosen = nsmallest(count, every)
         if not chosen:

@@ -75,7 +75,7 @@ async def leases_of(
 async def ask_until(
     calls: ShardCalls, command: Dequeue, request: Request, until_s: float
 ) -> Polled:
-    """One call, which waits as long as the dequeue does."""
+    """Make one call, which waits as long as the dequeue does."""
     left_s = max(until_s - asyncio.get_running_loop().time(), 0.0)
     return await calls.poll_here(command, request, min(math.ceil(left_s * 1000), WAIT_MS_MAX))
 

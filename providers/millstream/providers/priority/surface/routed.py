@@ -270,7 +270,7 @@ class QueueCalls(ShardCalls):
                 return []
 
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """One call of a poll under the caller's request id, without retries.
+        """Make one call of a poll under the caller's request id, without retries.
 
         Raises `RequestInvalid` for a queue with several shards, which could not recognise a repeat.
         """

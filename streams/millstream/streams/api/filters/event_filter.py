@@ -57,7 +57,10 @@ class EventFilter:
 
 
 def answer_of(where: Where, event: Event[Any], label: str) -> bool:
-    """A filter's answer. Raises the filter's errors; TypeError: it is neither True nor False."""
+    """Return a filter's answer.
+
+    Raises the filter's errors, and TypeError if the answer is neither True nor False.
+    """
     answer: object = where(event)
     if answer is True or answer is False:
         return answer
@@ -84,7 +87,7 @@ def wrong_filter(where: object) -> str:
 
 
 def show_filter(where: object) -> str:
-    """A filter, for people."""
+    """Return a text that describes a filter."""
     fn = getattr(where, "__func__", where)
     return getattr(fn, "__qualname__", repr(fn)).rpartition("<locals>.")[2]
 

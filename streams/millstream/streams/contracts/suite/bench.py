@@ -181,7 +181,7 @@ class AdapterBench:
         return queues[1] if len(queues) > 1 else None
 
     def second_queue(self) -> QueueId:
-        """A second queue. Raises NotRun: the mapper has one queue."""
+        """Return a second queue. Raises NotRun if the mapper has only one queue."""
         if self.other_queue is None:
             raise NotRun("the mapper has one queue")
         return self.other_queue
@@ -469,7 +469,7 @@ def expect_first(first: Token | None, lost: Token, kept: Token) -> None:
 
 
 def text_of(item: bytes) -> str:
-    """An item as text; generated items need not be text."""
+    """Return an item as text. Generated items need not be text."""
     return bytes(item).decode(errors="backslashreplace")
 
 

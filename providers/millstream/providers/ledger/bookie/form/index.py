@@ -118,7 +118,7 @@ class Index:
             use.size_bytes += size_bytes
 
     def _take(self, placed: Placed, segment: int, size_bytes: int) -> None:
-        """An entry of a segment has another place now."""
+        """Subtract an entry that has another place now from its old segment."""
         for uses in (placed.uses, self.segments):
             uses[segment].take(1, size_bytes)
         if not placed.uses[segment].entries:

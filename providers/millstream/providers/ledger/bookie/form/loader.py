@@ -180,8 +180,10 @@ class Loader:
         )
 
     def _meet(self, at: tuple[int, int], sequence: int, previous: int, is_new: bool) -> None:
-        """A frame follows, which may be the first of a segment. Decide about the frame before
-        it."""
+        """Decide about the pending frame, because another frame follows.
+
+        The following frame may be the first of a segment.
+        """
         pending = self._pending
         if pending is not None:
             if not (is_new and is_same(pending.walked, sequence, previous)):
@@ -198,7 +200,10 @@ class Loader:
         self._has_gap = False
 
     def _end_pending(self) -> tuple[JournalRecord, ...]:
-        """No frame follows. The last frame is torn, or must be written again."""
+        """Decide about the last frame, which no frame follows.
+
+        It is torn, or its entries must be written again.
+        """
         if self._pending is None:
             return ()
         tail, walked = self._pending

@@ -75,8 +75,10 @@ class AppendQueue:
         self.give_up_behind(gone)
 
     def give_up_behind(self, gone: Sequence[Append]) -> None:
-        """These appends are never sent. Give up later appends of their producers, too. Costs
-        O(waiting appends)."""
+        """Give up later appends of the producers of these appends, which are never sent.
+
+        Costs O(waiting appends).
+        """
         producers = producers_of(gone)
         if not producers:
             return

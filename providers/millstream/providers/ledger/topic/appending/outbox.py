@@ -59,7 +59,7 @@ class Append:
         self.numbers: Numbers = []
 
     def succeed(self) -> None:
-        """All of its messages are stored."""
+        """End the call with success, because all of its messages are stored."""
         if not self.done.done():
             self.done.set_result(self.numbers)
 
@@ -244,7 +244,7 @@ class Outbox:
         return payload
 
     def confirm(self, batch: Batch) -> None:
-        """An entry is stored, with all before it. Its calls succeed."""
+        """End the calls of an entry with success, because all entries up to it are stored."""
         assert self.sent and self.sent[0] is batch, (batch.first, batch.entry)
         self.sent.popleft()
         self.sent_bytes -= batch.size_bytes
@@ -259,8 +259,10 @@ class Outbox:
             append.succeed()
 
     def begin_ledger(self) -> list[Batch]:
-        """Another ledger begins, and no entry in flight is in the former one. Returns the entries
-        to send first."""
+        """Begin another ledger, and return the entries to send first.
+
+        No entry in flight is in the former ledger.
+        """
         batches = [batch for batch in self.sent if batch.snapshot is None]
         self.sent = deque()
         self._begin()

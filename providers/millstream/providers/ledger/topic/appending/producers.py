@@ -34,7 +34,7 @@ class Producers:
         return self._known.get(producer)
 
     def accept(self, known: KnownProducer) -> None:
-        """A sequence was stored."""
+        """Remember a stored sequence."""
         old = self._known.pop(known.producer, None)
         if old is None:
             self._bytes += cost_of(known)

@@ -196,8 +196,10 @@ class TopicWriter:
         return True
 
     def _doubt(self) -> None:
-        """No ledger for too long: fail the callers of entries in flight, whose outcome is
-        unknown."""
+        """Fail the callers of entries in flight, because there was no ledger for too long.
+
+        The outcome of these entries is unknown.
+        """
         text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s: {self._why}"
         self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"))
 

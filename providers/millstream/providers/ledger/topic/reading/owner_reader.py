@@ -168,7 +168,7 @@ class OwnerReader:
         return self.end if found is None else max(found, self.first)
 
     def add(self, batch: Batch, ledger: int) -> None:
-        """An entry of a ledger is confirmed: its messages can be read."""
+        """Make the messages of a confirmed entry readable."""
         self._pages.index(ledger).note(batch.entry, batch.first, batch.time_ms)
         self._tail.add(batch)
         if self._waiters:
@@ -178,7 +178,7 @@ class OwnerReader:
                 wake(waiter[1])
 
     def stop(self, error: StreamError) -> None:
-        """No more messages will be confirmed. Waiting readers get this error."""
+        """End reading, because no more messages will be confirmed. Waiting readers get `error`."""
         self._end = error
         for _, waiter in self._waiters:
             if not waiter.done():

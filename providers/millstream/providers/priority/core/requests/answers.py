@@ -75,7 +75,7 @@ def find_taken(plain: Plain) -> dict[str, Enqueued]:
 
 
 def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> LeaseGrant:
-    """A lease as it was given; `is_valid` says whether it still holds."""
+    """Return a lease as it was given. `is_valid` says whether the lease still holds."""
     id, priority, epoch, version, deadline_ms, attempt, attempts_left = plain
     token = LeaseToken(epoch, version)
     rest = (deadline_ms, attempt, attempts_left)

@@ -31,7 +31,7 @@ MISSING = re.compile(r"missing required field `(.*)`")
 
 
 def read_json(data: bytes, kind: type[T]) -> T:
-    """A body as its type. Raises Problem (400)."""
+    """Decode a body to its type. Raises Problem (400)."""
     try:
         value = json.loads(
             data.decode(),
@@ -52,7 +52,7 @@ def read_json(data: bytes, kind: type[T]) -> T:
 
 
 def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, whose keys must differ."""
+    """Return a JSON object. Raises an error if a key occurs twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -71,7 +71,7 @@ def refuse_constant(text: str) -> None:
 
 
 def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """A value as its type. Raises Problem (400), which names the field."""
+    """Convert a value to its type. Raises Problem (400), which names the field."""
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:

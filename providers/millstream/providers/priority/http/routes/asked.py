@@ -78,7 +78,7 @@ def id_of_key(request: Request, at: int | None = None) -> str:
 async def poll_by_key(
     calls: QueueCalls, command: Dequeue, request: Request, wait_s: float
 ) -> tuple[LeaseGrant, ...]:
-    """A dequeue under a key: the leases of the first request, or else a new poll.
+    """Dequeue under a key. A repeated request gets the leases of the first one, or polls anew.
 
     Leases that are over by now are marked.
 

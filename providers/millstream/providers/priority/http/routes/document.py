@@ -69,7 +69,7 @@ def document_of(routes: Sequence[Route[Any, Any]], version: str) -> dict[str, An
 
 
 def types_in(routes: Iterable[Route[Any, Any]]) -> list[type[Any]]:
-    """All types that the routes name, each once."""
+    """Return all types that the routes name, each once."""
     named: list[type[Any]] = [ProblemBody]
     for route in routes:
         named += [one for one in (route.body, route.query, route.raw, route.answer) if one]
