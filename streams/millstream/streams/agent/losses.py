@@ -30,8 +30,10 @@ LOSSES_MAX = 8
 """Limit of the losses that are kept apart for one receiver; the oldest ones are merged."""
 
 TOLD_MAX = 100_000
-"""Limit of the idle streams that that had all reports are remembered; others may get a report
-again."""
+"""Limit of the idle streams of which the agent remembers that they had all reports.
+
+Other idle streams may get a report again.
+"""
 
 
 class Loss(msgspec.Struct, frozen=True):
