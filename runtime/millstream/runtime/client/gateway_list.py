@@ -24,7 +24,7 @@ from millstream.runtime.wire.message import GatewayView
 __all__ = ["ADDRESSES_KEPT_MAX", "EVICTED_KEPT_MAX", "GatewayList"]
 
 ADDRESSES_KEPT_MAX = 100
-"""Addresses of gateways that a client remembers, beside those that it was given."""
+"""Addresses of gateways that a client remembers, in addition to those that it was given."""
 EVICTED_KEPT_MAX = 1000
 """Names of evicted gateways that a client remembers."""
 

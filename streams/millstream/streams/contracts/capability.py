@@ -36,8 +36,8 @@ class Capability(Enum):
     """`read` returns as soon as a message is there. The runtime waits in `read` and does not
     poll."""
     REWIND = "rewind"
-    """The adapter implements `Rewinds`: a message that was read can be read again, beside the
-    owner. A lagging stream may then leave the cache."""
+    """The adapter implements `Rewinds`: a message that was read can be read again,
+    independently of the owner. A lagging stream may then leave the cache."""
     ITEM_ACK = "item_ack"
     """`ack(also=...)` and `release` take single messages. Processed messages are acknowledged
     before older messages are."""

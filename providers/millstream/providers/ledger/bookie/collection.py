@@ -42,10 +42,10 @@ TOMBSTONES_MAX = 1_024
 """The largest number of tombstones in one frame."""
 
 IsGone = Callable[[int], Awaitable[bool]]
-"""Whether the metadata prove, by a read of this one ledger, that it was deleted."""
+"""Whether the metadata prove that a ledger was deleted, by a read of the ledger's own row."""
 
 IsElsewhere = Callable[[int], Awaitable[bool]]
-"""Whether the metadata prove, in the same way, that a ledger is closed and not needed here."""
+"""Whether the row of a ledger proves that the ledger is closed and not needed here."""
 
 
 async def here_alone(ledger: int) -> bool:

@@ -27,7 +27,7 @@ from .context import HandleContext, existing
 __all__ = ["Gap", "Left", "give_up", "what_is_left"]
 
 EDGE_BYTES = 64
-"""Bytes of the payloads beside a gap. They show which messages were between them."""
+"""Bytes of the payloads before and after a gap, which show the messages between them."""
 MISSING_AT_ONCE = 1_000
 """Let other tasks run after so many missing entries."""
 

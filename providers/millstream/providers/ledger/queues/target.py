@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 READER = "reader/"
-"""The beginning of the names of cursors that keep messages for readers beside the owner."""
+"""The beginning of the names of cursors that keep messages for readers other than the owner."""
 
 
 class WriterReason(Enum):

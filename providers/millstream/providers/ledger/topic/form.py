@@ -45,9 +45,9 @@ T = TypeVar("T")
 
 HEAD = Struct("<QIqqB")
 FRAME_BYTES = HEAD.size + 5
-"""The bytes of an entry beside its messages: the head, and the length of the list."""
+"""The bytes of an entry in addition to its messages: the head, and the length of the list."""
 MESSAGE_BYTES = 24
-"""The largest number of bytes of a message beside its payload and the producer's name."""
+"""The largest number of bytes of a message in addition to its payload and the producer's name."""
 NO_SNAPSHOT = NOTHING
 """No producer was known when the ledger began, and there was no snapshot since."""
 

@@ -78,8 +78,8 @@ class MemoryBufferQueue:
             key: Returns the key of an item. Items of one key share a partition and keep their
                 order. None: round robin.
             on_no_group: While the topic has no group, `"retain"` keeps all items, `"drop_oldest"`
-                keeps at most two segments of each partition, and `"block"` blocks producers at the
-                capacity.
+                keeps at most two arrays of `segment_size` items in each partition, and `"block"`
+                blocks producers at the capacity.
             handover_max: Items from other threads that wait for the topic's loop.
 
         Returns:

@@ -31,8 +31,9 @@ class TopicOptions:
         key: Returns the key of an item. Items of one key share a partition and keep their order.
             The hash function never changes. None: round robin.
         on_no_group: While the topic has no group, `"retain"` keeps all items. `"drop_oldest"` keeps
-            at most two segments of each partition. `"block"` works like `"retain"` and requires a
-            `capacity`. The log has one line when producers wait because the topic has no group.
+            at most two arrays of `segment_size` items in each partition. `"block"` works like
+            `"retain"` and requires a `capacity`. The log has one line when producers wait because
+            the topic has no group.
         handover_max: Items from other threads that wait for the topic's loop, at least 1.
 
     Raises:
