@@ -158,8 +158,10 @@ class Recording:
             )
 
     def _may_know(self, grain: Grain | None, batch: WireBatch) -> bool:
-        """May this be a redelivery: is it marked as one, or is a crash or a newer owner the
-        cause?"""
+        """Whether this may be a redelivery.
+
+        It may be one if it is marked as one, or if a crash or a newer owner is the cause.
+        """
         is_told = batch.redelivered or batch.attempt > 1 or batch.redriven or batch.rewinds
         is_late = batch.epoch < self._epochs.get(batch.queue, 0)
         return is_told or is_late or grain is None or self._is_dead(grain.context.silo)

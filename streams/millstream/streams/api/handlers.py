@@ -234,7 +234,7 @@ def commits(handler: Any, namespace: str) -> bool:
 
 
 def is_batch_handler(handler: Any) -> bool:
-    """Does the handler take a list of events? Raises DefinitionError."""
+    """Whether the handler takes a list of events. Raises DefinitionError."""
     return _explicit(handler.__func__).events.is_batch
 
 

@@ -126,8 +126,10 @@ def check_messages(
 
 
 def _is_plain(message: QueueMessage) -> bool:
-    """Does every part have exactly the expected type and range? This fast check nearly always
-    passes."""
+    """Whether every part has exactly the expected type and range.
+
+    This fast check nearly always passes.
+    """
     stream, token, headers = message.stream, message.token, message.headers
     if type(stream) is not StreamId or type(token) is not Token or type(message.items) is not list:
         return False

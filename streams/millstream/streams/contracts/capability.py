@@ -59,9 +59,10 @@ class Capability(Enum):
 
 
 def has_positions(declared: Collection[Capability]) -> bool:
-    """Is a token a position: do tokens rise within a queue, and does a message keep its token?
+    """Whether a token is a position.
 
-    Without both, a token does not say that a message is known.
+    It is one if tokens rise within a queue and a message keeps its token. Otherwise a token does
+    not show whether a message is known.
     """
     return {Capability.ORDERED, Capability.STABLE_TOKENS} <= set(declared)
 

@@ -117,7 +117,10 @@ def version_of(database: Database) -> str | None:
 
 
 def check_version(database: Database) -> bool:
-    """Do the tables exist? Raises ConfigError for another version or another program."""
+    """Return True if the tables exist.
+
+    Raises ConfigError for tables of another version or another program.
+    """
     version = version_of(database)
     if version not in (None, VERSION):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Is an index complete, and does it agree with the queues? Pure functions, except for the SQL.
+"""Checks whether an index is complete and agrees with the queues. Pure, except for the SQL.
 
 A queue numbers twice without gaps: the messages of a shard by `sequence`, and the changes of a
 message by `version`. The check looks at both numbers, so it does not trust the keys of the tables:

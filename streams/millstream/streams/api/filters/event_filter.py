@@ -44,8 +44,10 @@ class EventFilter:
         self._runtime = runtime  # the target of references and streams in decoded items
 
     def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
-        """Is the event for the subscription? Raises the filter's errors; TypeError: no valid
-        answer."""
+        """Whether the event is for the subscription.
+
+        Raises the filter's errors, and TypeError if the answer is neither True nor False.
+        """
         value = self._codec.decode(item.body, self._runtime)
         headers = dict(item.headers) if item.headers else {}
         event = Event(value, item.token, stream.key, 1, headers, False, subscription)

@@ -26,9 +26,10 @@ def wrong_pattern(pattern: object) -> str:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Does the pattern match the key? Empty: it matches every key.
+    """Whether the pattern matches the key. An empty pattern matches every key.
 
-    `*`: any characters, `?`: one, `[ab]`: one of these, `[!ab]`: none of these; case matters.
+    `*` stands for any characters and `?` for one. `[ab]` stands for one of these characters, and
+    `[!ab]` for any other one. Case matters.
     """
     return not pattern or _compile(pattern).match(key) is not None
 
