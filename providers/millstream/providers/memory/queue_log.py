@@ -239,7 +239,7 @@ class QueueLog:
     ) -> tuple[int, int]:
         """Count the events and bytes of the messages that were not accepted before.
 
-        The sequence of a message shows whether it is a repeat.
+        The sequence of a message shows whether it is a repeat. A message without one counts.
         """
         events = size_bytes = 0
         for message, size in zip(messages, sizes, strict=True):

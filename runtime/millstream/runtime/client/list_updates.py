@@ -63,7 +63,7 @@ class ListUpdates:
 
     @property
     def table_texts(self) -> list[str]:
-        """A sentence for error messages that names the client's membership table.
+        """Return a list with one sentence for errors, which names the client's membership table.
 
         The list is empty if the client has not read a membership table.
         """

@@ -57,8 +57,10 @@ def _tell(silo: Silo, out: int) -> None:
 
 
 def main() -> int:
-    """Run `silo_main package.module:function '{"json": "arguments"}' PIPE`; return the exit
-    code.
+    """Run `silo_main package.module:function '{"json": "arguments"}' PIPE`; return the exit code.
+
+    The function makes a silo. The silo runs until a signal arrives, or until the parent process
+    closes PIPE, a file descriptor.
     """
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     out = _take_stdout()

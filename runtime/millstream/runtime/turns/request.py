@@ -169,6 +169,7 @@ def turn_name(request: Request) -> str:
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
     """Return the ids of the turns that wait for `request`, the innermost turn first.
 
+    The turns may be in other silos; the ids let a callee detect a cycle of calls.
     A turn counts only if its own task made the next call of the chain. Such a turn cannot continue
     before `request` ends. A turn whose background task made the call can continue.
     """

@@ -327,7 +327,7 @@ class Subscribers:
         return True
 
     def has_backlog(self, upto: int) -> bool:
-        """Return True if a delivery is at a message up to `upto`, or may repeat a message."""
+        """Return True if a message up to `upto` may be unfinished for a subscription."""
         return any(has_backlog(entry, upto) for entry in self.streams.values())
 
     def close(self) -> None:

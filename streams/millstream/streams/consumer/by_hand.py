@@ -147,7 +147,10 @@ class AcksByHand:
         self._given.pop(queue, None)
 
     def ack(self, token: Token) -> None:
-        """Acknowledge an event. Raises ValueError if this activation did not receive it."""
+        """Acknowledge an event and all events before it.
+
+        Raises ValueError if the event is later than every event that this activation received.
+        """
         if all(token > given for given in self._given.values()):
             raise ValueError(
                 f"{show_text(self._subscription)}: the event {token} of "

@@ -1,7 +1,8 @@
 """Calls of silos and clients about the dead letters of one provider.
 
 Owns: the target `$dead_letters/<provider>`. Not: the rows (`letters`), delivery to the subscription
-(`Redriver`). Invariant: a letter is deleted only after its subscription has processed the event.
+(`Redriver`). Invariant: a redrive deletes a letter only after the subscription has
+processed its event.
 """
 
 from __future__ import annotations

@@ -63,7 +63,11 @@ class Pending:
         return upto is not None and token <= upto
 
     def acknowledge(self, acks: Acks) -> bool:
-        """Remember acknowledgements. Return True if any of the events was still waiting."""
+        """Remember acknowledgements. Return True if any of the events was still waiting.
+
+        If tokens rise, a token acknowledges all earlier events of its queue, too. After the
+        subscription was moved back, acknowledgements are ignored until the consumer takes events.
+        """
         if self._is_stale:
             return False
         for token in acks.tokens:

@@ -24,7 +24,7 @@ class Reports(Protocol):
         ...
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
-        """The report of the agent that serves this queue in this silo."""
+        """Return the report on one stream by the agent that reads its queue in this silo."""
         ...
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
@@ -50,7 +50,7 @@ class WhyTarget(SystemTarget):
         return await self._reports.why(stream)
 
     async def look(self, queue: str, stream: StreamId) -> StreamReport:
-        """The report of the agent that serves this queue in this silo."""
+        """Return the report on one stream by the agent that reads its queue in this silo."""
         return await self._reports.look(queue, stream)
 
     @open_to(Role.OPERATOR)

@@ -162,7 +162,7 @@ class QueueResize:
         """Take one step of a resize, and return the new record, or None if there is nothing to do.
 
         The step seals the next queue that is not sealed. If all queues are sealed, the step records
-        for one queue whether its events up to the barrier are processed, and which streams lag.
+        one queue that this silo reads, with the streams that may still lag behind its barrier.
         """
         if old.unsealed:
             return await self._seal(old.unsealed[0], epoch, old.begun_era)

@@ -376,7 +376,7 @@ class Owners:
         return int.from_bytes(found, "little") == epoch
 
     def close(self) -> None:
-        """End all ownerships of this process."""
+        """End this process's ownerships of the queues in this file."""
         if self._is_open:
             self._is_open = False
             os.close(self._reading)

@@ -110,7 +110,7 @@ class Settlement:
     # -- the next call
 
     def ask(self, now_s: float) -> Sequence[Ack | Extend | Release]:
-        """Return the call to make now, if any."""
+        """Return the call to make now, or () for none. A returned call counts as in flight."""
         if self._out is not None:
             return ()
         call: Ack | Extend | Release | None = None
