@@ -17,7 +17,7 @@ from millstream.runtime.cluster import member
 from millstream.runtime.cluster.joiner import Reach
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.prober import Prober, Sign
-from millstream.runtime.testing import SiloDeclaredDead
+from millstream.runtime.testing import HostDown, SiloDeclaredDead, ViewAdopted
 
 pytestmark = pytest.mark.rotates
 
@@ -118,16 +118,42 @@ def test_a_crash_that_is_noticed_late_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 def test_a_crash_that_is_never_noticed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "crashes")
-    monkeypatch.setattr(membership_suite, "DETECTED_S", 3.0)
+    monkeypatch.setattr(membership_suite, "BOTH_DETECTED_S", 3.0)
     members = membership_suite.Members.step
 
-    def blind(self: Any, at_s: float, event: object) -> float | None:
+    def blind(self: Any, at_s: float, event: object) -> tuple[float | None, float]:
         if isinstance(event, SiloDeclaredDead):
-            return None
+            return None, 0.0
         return members(self, at_s, event)
 
     monkeypatch.setattr(membership_suite.Members, "step", blind)
     assert is_noticed("was never noticed")
+
+
+@pytest.mark.parametrize(
+    ("others_s", "limit_s"),
+    [
+        ([], membership_suite.DETECTED_S),
+        ([1.0, 15.5], membership_suite.DETECTED_S),
+        ([4.5], membership_suite.BOTH_DETECTED_S),
+        ([13.0], membership_suite.BOTH_DETECTED_S),
+    ],
+)
+def test_only_crashes_at_nearly_the_same_time_get_the_longer_limit(
+    others_s: list[float], limit_s: float
+) -> None:
+    """A silo crashes at 10 s and is declared dead at 15.4 s."""
+    events: list[tuple[float, object]] = [
+        (0.0, ViewAdopted(f"{host}:1@1", 1, ((f"{host}:1@1", "active"),))) for host in "ab"
+    ]
+    events += [(10.0, HostDown("a")), *((at_s, HostDown("b")) for at_s in others_s)]
+    members = membership_suite.Members()
+    for at_s, event in sorted(events, key=lambda pair: pair[0]):
+        if at_s < 15.4:
+            assert members.step(at_s, event)[0] is None
+    took_s, allowed_s = members.step(15.4, SiloDeclaredDead("a:1@1", 2, "b:1@1"))
+    assert took_s == pytest.approx(5.4)
+    assert allowed_s == limit_s
 
 
 async def never(self: Prober, silo: str) -> bool:
