@@ -7,6 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.conditions import until
@@ -79,11 +80,16 @@ class Town:
     """Silos that share a store."""
 
     def __init__(
-        self, queues: int = 2, adapter: Callable[[], QueueAdapterFactory] = MemoryQueues
+        self,
+        queues: int = 2,
+        adapter: Callable[[], QueueAdapterFactory] = MemoryQueues,
+        call_limit_s: float = 10.0,
     ) -> None:
         self.store, self.table = MemoryStateStore(), MemoryMembershipTable()
         self.adapter = adapter
         self.queues = queues
+        ownership = OwnershipOptions(poll_s=0.02)
+        self.options = StreamOptions(ownership=ownership, call_limit_s=call_limit_s)
         self.streams: list[PersistentStreams] = []
 
     def silo(self, queues: int | None = None) -> Silo:
@@ -91,7 +97,7 @@ class Town:
             self.adapter(),
             mapper=HashRingMapper(queues=queues or self.queues),
             balancer=DeploymentBalancer(rebalance_delay_s=0.0),
-            options=StreamOptions(ownership=OwnershipOptions(poll_s=0.02)),
+            options=self.options,
         )
         self.streams.append(streams)
         return Silo(
@@ -281,6 +287,55 @@ async def test_what_cannot_be_resized_says_so() -> None:
     async with town.silo():
         with pytest.raises(ConfigError, match=r"queues=0"):
             await town.streams[0].resize(queues=0)
+
+
+class BadSeals:
+    """An adapter whose first seal of each queue hangs, fails or answers wrongly."""
+
+    def __init__(self, raw: Any, trouble: str) -> None:
+        self._raw = raw
+        self._trouble = trouble
+        self._asked: set[QueueId] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Any:
+        if queue in self._asked:
+            return await self._raw.seal(queue, mapper_epoch, era)
+        self._asked.add(queue)
+        if self._trouble == "hangs":
+            await asyncio.Event().wait()
+        if self._trouble == "fails":
+            raise RuntimeError("no seal today")
+        return "sealed"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "warning"),
+    [
+        ("hangs", "seal did not answer within call_limit_s, 0.2 s"),
+        ("fails", "seal raised RuntimeError: no seal today"),
+        ("lies", "seal returned 'sealed', not a token or None"),
+    ],
+)
+async def test_a_seal_that_fails_is_logged_and_repeated(
+    trouble: str, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Queues(MemoryQueues):
+        async def open(self, provider: str, host: Any, /) -> Any:
+            return BadSeals(await super().open(provider, host), trouble)
+
+    town = Town(2, Queues, call_limit_s=0.2)
+    async with town.silo() as silo:
+        await publish(silo, 0)
+        await town.streams[0].resize(queues=3)
+        await publish(silo, 1)
+        await until(seen(2))
+    assert all(SEEN[key] == [0, 1] for key in KEYS)
+    faults = [one.getMessage() for one in caplog.records if "the mapper record" in one.getMessage()]
+    assert len(faults) == 3  # once for each queue
+    assert all(warning in one for one in faults), faults
 
 
 async def test_programs_outside_and_clusters_change_the_number_too() -> None:

@@ -256,6 +256,7 @@ class PersistentStreams:
             publisher.remap,
             self._reading.relaid,
             self._reading.manager.agent,
+            options.call_limit_s,
         )
         target = StreamsTarget(
             name, services, self.manager, self._resizing.nudge, self._resizing.resize

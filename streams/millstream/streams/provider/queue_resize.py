@@ -19,9 +19,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 from millstream.runtime import ConfigError, MillstreamError
-from millstream.runtime.extending import Opener, Program, SiloServices
+from millstream.runtime.extending import Opener, Program, SiloServices, show_text
+from millstream.streams.contracts.answers import AdapterFault, fault_of
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import QueueAdapter, Seals
+from millstream.streams.contracts.timed_call import ask_in_time
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords, OldRing
@@ -50,6 +52,7 @@ class QueueResize:
         remap: moves publishers to another ring. While no message is sent, it calls its argument.
         relaid: called when the set of queues to read may have changed.
         reader: returns this silo's reader of a queue.
+        call_limit_s: seconds that one call of the adapter may take.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class QueueResize:
         remap: Callable[[Callable[[], object]], Coroutine[Any, Any, None]],
         relaid: Callable[[], Coroutine[Any, Any, None]],
         reader: Callable[[QueueId], Reads | None],
+        call_limit_s: float,
     ) -> None:
         self._provider = provider
         self._services = services
@@ -71,6 +75,7 @@ class QueueResize:
         self._remap = remap
         self._relaid = relaid
         self._reader = reader
+        self._call_limit_s = call_limit_s
         self._nudged = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         layout.look_again = self.nudge
@@ -183,7 +188,7 @@ class QueueResize:
 
     async def _seal(self, queue: QueueId, epoch: int, era: int) -> MapperRecord:
         assert isinstance(self._adapter, Seals)
-        barrier = await self._adapter.seal(queue, epoch, era)
+        barrier = await self._ask_to_seal(self._adapter, queue, epoch, era)
         is_old = queue in self._layout.old_queues()
 
         def step(record: MapperRecord) -> MapperRecord:
@@ -192,6 +197,22 @@ class QueueResize:
             return record.seal(queue, barrier, is_old=is_old)
 
         return await self._records.change(step)
+
+    async def _ask_to_seal(
+        self, adapter: Seals, queue: QueueId, epoch: int, era: int
+    ) -> Token | None:
+        """Seal a queue. After an AdapterFault the next look tries again: seals may be repeated."""
+        where = f"stream provider {self._provider!r}, queue {queue}: seal"
+        tasks = self._services.tasks
+        try:
+            barrier: object = await ask_in_time(
+                where, lambda: adapter.seal(queue, epoch, era), tasks, self._call_limit_s
+            )
+        except Exception as error:
+            raise fault_of(where, error) from error
+        if barrier is None or isinstance(barrier, Token):
+            return barrier
+        raise AdapterFault(f"{where} returned {show_text(repr(barrier))}, not a token or None")
 
 
 class Resizes:

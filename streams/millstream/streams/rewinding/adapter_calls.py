@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import Tasks, show_text
-from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.timed_call import ask_in_time
 
 from .incarnation import Incarnation, check_incarnation
 
@@ -92,29 +92,7 @@ class AdapterCalls:
 
     async def in_time(self, where: str, call: Callable[[], Awaitable[T]]) -> T:
         """The answer or the error of a call. Raises AdapterFault: no answer in time."""
-        failed: list[Exception] = []
-
-        async def ask_once() -> T | None:
-            try:
-                return await call()
-            except Exception as error:  # kept as a value: the caller may have stopped waiting
-                failed.append(error)
-                return None
-
-        task = self.tasks.start(ask_once())
-        try:
-            await asyncio.wait([task], timeout=self.call_limit_s)
-            if not task.done():
-                limit = f"call_limit_s, {self.call_limit_s:g} s"
-                raise AdapterFault(f"{where} did not answer within {limit}")
-            if task.cancelled():
-                raise AdapterFault(f"{where} was cancelled, and nobody cancelled it")
-            answer: T = task.result()
-        finally:
-            task.cancel()  # a call that ignores this is abandoned
-        if failed:
-            raise failed[0]
-        return answer
+        return await ask_in_time(where, call, self.tasks, self.call_limit_s)
 
 
 def refusal_of(provider: str, capabilities: Collection[Capability]) -> str:
