@@ -127,7 +127,7 @@ SERVERS: dict[str, Callable[[], str]] = {
     "nats": nats_lacks,
     **dict.fromkeys(("redis", "redis_streams", "zset", "arq", "saq"), redis_lacks),
 }
-"""Functions that return what the server of a peer lacks; "" if it lacks nothing."""
+"""Functions that return the reason why a peer's server cannot run; "" if it can run."""
 BETWEEN_SILOS = "silo_"  # these figures are compared with two processes of others
 Round = dict[str, dict[str, float]]
 Parts = Mapping[str, list[str]]

@@ -115,7 +115,7 @@ async def connected(port: int) -> Nats:
 
 
 def nats_lacks() -> str:
-    """Return what the peer's server lacks; "" if it lacks nothing."""
+    """Return the reason why the server cannot run; "" if it can run."""
     path = shutil.which("nats-server")
     if path is None:
         return "no nats-server here"

@@ -17,7 +17,7 @@ SYNCED = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def redis_lacks() -> str:
-    """Return what is missing; "" if nothing is."""
+    """Return the reason why the server cannot run; "" if it can run."""
     return "" if shutil.which("redis-server") else "no redis-server here"
 
 

@@ -8,9 +8,11 @@ a noun. Code, headings and tables do not count.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 NOT_PROSE = re.compile(
     r"```.*?```"  # blocks of code
@@ -25,6 +27,8 @@ WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 HEADLESS = re.compile(r"\W*(?:What|Who|Whoever|Whatever|Where|Which)\b")
 VAGUE = frozenset({"what", "who", "whoever", "whatever"})
 WORDS_MIN = 4  # a shorter text is a label
+OWNERS = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+"""Nodes with docstrings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,24 @@ def measure(texts: Iterable[str]) -> Prose:
 
 
 def docstrings_of(source: str) -> Iterator[str]:
-    """Yield the docstrings of a module, its classes and its functions."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    """Yield the docstrings of a module, its classes, functions, fields and constants."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):
+        if isinstance(node, OWNERS) and (docstring := ast.get_docstring(node)):
             yield docstring
+    yield from field_docs_of(source)
+
+
+def field_docs_of(source: str) -> Iterator[str]:
+    """Yield the docstrings of fields and constants: each is a string directly after a field."""
+    for node in ast.walk(ast.parse(source)):
+        for before, after in pairwise(node.body if isinstance(node, OWNERS) else ()):
+            if isinstance(before, ast.Assign | ast.AnnAssign) and (text := text_of(after)):
+                yield inspect.cleandoc(text)
+
+
+def text_of(statement: ast.stmt) -> str:
+    """Return the text of a statement that is only a string; empty for other statements."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        text = statement.value.value
+        return text if isinstance(text, str) else ""
+    return ""

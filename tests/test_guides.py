@@ -65,7 +65,7 @@ class Jobs:
         self._jobs: list[tuple[str, subprocess.Popen[str]]] = []
 
     def run(self, line: str) -> str:
-        """Run a command of the page. Returns what it printed."""
+        """Run a command of the page. Returns its output."""
         job = re.fullmatch(r"(kill -9|wait) %(\d)", line)
         if line.endswith("&"):
             self._start(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.imports import ROOT
-from tests.prose import docstrings_of, measure, sentences_of
+from tests.prose import docstrings_of, field_docs_of, measure, sentences_of
 
 HEADLESS_MAX = 0.01
 VAGUE_PER_1000_MAX = 3.0
@@ -19,6 +19,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
 PAGES += [f"docs/{folder}/*.md" for folder in ("concepts", "decisions", "guides", "internals")]
 PAGES += ["docs/reference/*.md", "examples/*/README.md"]
 PACKAGES = ["runtime", "streams", "balancers", "providers", "console", "benchmarks", "examples"]
+PACKAGES += ["tests", "tests/sim"]
 
 
 @pytest.mark.parametrize("pages", PAGES)
@@ -28,8 +29,17 @@ def test_pages_name_their_subjects(pages: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_name_their_subjects(package: str) -> None:
-    files: Iterable[Path] = (ROOT / package).rglob("*.py")
-    check(text for file in files for text in docstrings_of(file.read_text()))
+    check(text for file in files_of(package) for text in docstrings_of(file.read_text()))
+
+
+def test_docstrings_of_fields_name_their_subjects() -> None:
+    """They are measured apart, because they are a small part of all docstrings."""
+    files = [file for package in PACKAGES for file in files_of(package)]
+    check(text for file in files for text in field_docs_of(file.read_text()))
+
+
+def files_of(package: str) -> Iterable[Path]:
+    return (ROOT / package).rglob("*.py")
 
 
 def check(texts: Iterable[str]) -> None:
@@ -61,4 +71,26 @@ def test_a_list_has_a_sentence_for_each_item() -> None:
         "It has these parts:",
         "The first part is here.",
         "The second part is there.",
+    ]
+
+
+def test_a_string_after_a_field_or_constant_is_its_docstring() -> None:
+    source = """
+LIMIT: int = 4
+'''The largest number.'''
+print("the text of a call")
+
+class Options:
+    '''Options of a queue.'''
+
+    '''a text after no field'''
+    name: str
+    '''The name of a queue,
+    or nothing.'''
+    size = 2
+"""
+    assert sorted(docstrings_of(source)) == [
+        "Options of a queue.",
+        "The largest number.",
+        "The name of a queue,\nor nothing.",
     ]

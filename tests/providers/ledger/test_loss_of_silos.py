@@ -52,7 +52,7 @@ class Hears(Grain):
 
 
 class Queues(LedgerQueues):
-    """Lets the test ask what an operator asks."""
+    """Keeps the `RepairTarget` of each silo, so that the test can call it as an operator."""
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
         adapter = await super().open(provider, host)

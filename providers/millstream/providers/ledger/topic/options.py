@@ -98,7 +98,7 @@ class LedgerTopicOptions:
     """Bytes of messages that the slowest cursor has not acknowledged; without a cursor, bytes of
     all messages. None: no limit."""
     backlog_policy: Literal["hold", "evict"] = "hold"
-    """What happens at `backlog_bytes_max`. `"hold"`: appends wait, and then fail with
+    """The policy at `backlog_bytes_max`. `"hold"`: appends wait, and then fail with
     `QueueFull`. `"evict"`: the slowest cursors lose their oldest messages, and their readers get
     `CursorTooOld`."""
 
