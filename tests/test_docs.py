@@ -183,6 +183,15 @@ def test_the_index_and_the_navigation_lead_to_every_page() -> None:
     assert set(PAGES) - decisions - named == set()
 
 
+def test_the_index_of_decisions_has_their_titles() -> None:
+    index = DOCS / "decisions" / "index.md"
+    rows = re.findall(r"^\| \[(\d{4})\]\((\S+)\) \| (.+) \|$", index.read_text(), re.M)
+    assert [(name, f"# {number}: {title}") for number, name, title in rows] == [
+        (page.name, page.read_text().partition("\n")[0])
+        for page in sorted(index.parent.glob("0*.md"))
+    ]
+
+
 def test_the_gallery_has_every_example() -> None:
     text = (DOCS / "guides" / "examples.md").read_text()
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/README.md")}
