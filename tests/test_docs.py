@@ -90,7 +90,7 @@ def find(where: str) -> Any:
     """Import `package.module:name` or `package.module.name`; skip the test if it needs PySpark."""
     module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
     if module.startswith("pyspark_millstream"):
-        pytest.importorskip("pyspark", reason="needs the extra `spark`")
+        pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     return getattr(importlib.import_module(module), name)
 
 

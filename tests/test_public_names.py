@@ -55,7 +55,7 @@ def face(module: str) -> Any:
     """Import a public module; skip the test if the module needs an extra that is not installed."""
     extra = EXTRAS.get(module.rpartition(".")[2])
     if extra is not None:
-        pytest.importorskip(extra)
+        pytest.importorskip(extra, reason=f"{extra} is not installed")
     return importlib.import_module(module)
 
 

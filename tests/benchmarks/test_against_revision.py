@@ -22,7 +22,9 @@ from benchmarks.revision import (
 from benchmarks import __main__ as command
 
 FIGURES = {"seq_us": 2.0, "b1_events_s": 100.0, "silo_100B_p50_us": 50.0}
-needs_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+needs_git = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="this folder is not a Git clone"
+)
 
 
 def measured(

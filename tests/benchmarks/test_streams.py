@@ -49,7 +49,7 @@ async def test_each_of_many_redis_streams_is_read_and_acknowledged_in_both_passe
     tmp_path: Path,
 ) -> None:
     require_redis()
-    pytest.importorskip("redis", reason="needs the extra `redis`")
+    pytest.importorskip("redis", reason="redis-py is not installed (extra `redis`)")
     from benchmarks.redis_peer import add
     from benchmarks.redis_streams import ManyStreamsConsumer, keys_of
 

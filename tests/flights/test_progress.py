@@ -67,7 +67,7 @@ def test_a_line_is_printed_per_ten_percent() -> None:
 
 
 def test_the_table_names_silos_queues_and_what_is_left() -> None:
-    rich = pytest.importorskip("rich.console", reason="needs the extra `demo`")
+    rich = pytest.importorskip("rich.console", reason="Rich is not installed (extra `demo`)")
     progress = Progress(expected=200)
     progress.sample([silo("silo-0", queue("queue-3", 4, 1060, 40))], 1.0)
     console = rich.Console(file=io.StringIO(), width=100)

@@ -17,7 +17,9 @@ from millstream.runtime.extending import type_name
 from millstream.streams.failures.policy import is_one_of, type_names
 
 for extra in ("aiohttp", "psycopg", "pyspark", "redis", "rich"):
-    pytest.importorskip(extra, reason="all of the product is compared")
+    pytest.importorskip(
+        extra, reason=f"{extra} is not installed; the golden files cover all modules"
+    )
 
 
 @pytest.mark.parametrize("file", FILES)

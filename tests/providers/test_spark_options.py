@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from pyspark_millstream.options import WriteOptions, parse
 from pyspark_millstream.read_options import ReadOptions, parse_read

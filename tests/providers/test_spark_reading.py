@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from pyspark.sql.datasource import InputPartition  # noqa: E402
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from millstream.streams.contracts.message import VALUE_HEAD_BYTES  # noqa: E402
 from millstream.streams.extending import IngestMessage  # noqa: E402

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from tests.providers.fake_gateway import FakeGateway, Faults  # noqa: E402
 

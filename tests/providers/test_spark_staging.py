@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from tests.conditions import until  # noqa: E402
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from pyspark_millstream.tokens import NUMBER_BITS, Numbering, Origin
 

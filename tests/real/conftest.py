@@ -13,7 +13,7 @@ from millstream.runtime import ConfigError
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark session that runs a failing task up to three times."""
-    pytest.importorskip("pyspark", reason="needs the extra `spark`")
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     from millstream.providers.spark import session
 
     faster = {
@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             cache_dir=tmp_path_factory.mktemp("java"),
         )
     except ConfigError as error:
-        pytest.skip(str(error))
+        pytest.skip(f"Spark cannot start: {error}")
     started.sparkContext.setLogLevel("OFF")  # some tasks fail on purpose
     yield started
     started.stop()

@@ -38,7 +38,7 @@ def require_postgres() -> None:
     """Skip the test if PostgreSQL is not installed, or fail if `MILLSTREAM_REQUIRES` names it."""
     if programs() is None:
         is_required = "postgresql" in os.environ.get("MILLSTREAM_REQUIRES", "")
-        (pytest.fail if is_required else pytest.skip)("postgresql is not installed")
+        (pytest.fail if is_required else pytest.skip)("PostgreSQL is not installed")
 
 
 class PostgresServer:

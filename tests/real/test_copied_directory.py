@@ -167,5 +167,5 @@ def test_a_bind_mount_leads_to_the_same_table_and_a_copy_does_not(tmp_path: Path
     try:
         subprocess.run([*around, "-", "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"this user may not make a bind mount in a namespace of its own: {error}")
+        pytest.skip(f"this user may not make a bind mount in a user namespace: {error}")
     assert identity("mounted", *around, "-") == here

@@ -95,7 +95,7 @@ def test_the_demo_fails_when_one_figure_differs_by_one(
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 def test_flights_from_spark_are_equal_and_as_those_from_the_file() -> None:
-    pytest.importorskip("pyspark", reason="needs the extra `spark`")
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     from_spark = run_flights("--source", "spark", "--rows", "3000", timeout_s=220)
     from_file = run_flights("--source", "csv", "--local", "--rows", "3000")
     assert [from_spark[name] for name in FIGURES] == [from_file[name] for name in FIGURES]

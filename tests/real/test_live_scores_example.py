@@ -81,7 +81,7 @@ async def started(folder: Path, *words: str) -> AsyncIterator[Running]:
 
 async def messages_of(url: str) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
     """Names and data of server-sent events, as the browser's `EventSource` reads them."""
-    aiohttp = pytest.importorskip("aiohttp", reason="needs the extra `examples`")
+    aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed (extra `examples`)")
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200
         name = ""
@@ -136,7 +136,7 @@ async def test_a_browser_sees_each_goal_once_although_a_silo_is_killed(
 
 
 async def test_the_server_has_the_page(folder: Path) -> None:
-    aiohttp = pytest.importorskip("aiohttp", reason="needs the extra `examples`")
+    aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed (extra `examples`)")
     url = (folder / "url").read_text()
     async with started(folder, *SILO, "one") as silo:
         await silo.until("is active at")

@@ -713,7 +713,7 @@ async def test_the_next_owner_goes_on_from_the_time_in_the_server(servers: Serve
         assert int(await head_field(store, "ahead_ms")) > 10**13
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no `fork`")
 async def test_a_forked_child_has_no_server(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

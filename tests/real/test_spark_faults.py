@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from examples.flights.spark_process import kill_tree, tree_of
 from tests.imports import ROOT
@@ -238,7 +238,7 @@ def published(changes: list[ChangeRow]) -> dict[str, list[PriorityChange]]:
 
 
 def test_connect_writes_and_reads_as_a_session_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("grpc", reason="needs pyspark[connect]")
+    pytest.importorskip("grpc", reason="gRPC is not installed (extra `connect`)")
     with SparkSilos(tmp_path) as silos:
         command = [sys.executable, "-m", "tests.real.spark_connect"]
         arguments = [str(tmp_path), silos.gateways, silos.namespace]

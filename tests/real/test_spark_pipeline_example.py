@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("yaml", reason="needs pyspark[pipelines]")
+pytest.importorskip("yaml", reason="PyYAML is not installed (extra `pipelines`)")
 pytestmark = [pytest.mark.spark_faults, pytest.mark.timeout(400)]
 PROGRAM = Path(__file__).parents[2] / "examples" / "spark_pipeline" / "main.py"
 WANTED = """run 1: 4 late flights

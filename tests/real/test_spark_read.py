@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs the extra `spark`")
-pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 from tests.real.silo_thread import SiloThread
 from tests.real.spark_rows import AWAIT_S, ROWS, SCHEMA, batch_rows, row, staged, write_batch

@@ -191,7 +191,7 @@ async def test_killed_process_keeps_every_acknowledged_write(tmp_path: Path) -> 
     await store.aclose()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no `fork`")
 async def test_forked_child_is_refused_and_leaves_the_store_to_its_parent(tmp_path: Path) -> None:
     await run(FORK_WITH_AN_OPEN_STORE, tmp_path)
     store = SqliteStateStore(tmp_path)

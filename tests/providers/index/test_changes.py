@@ -10,7 +10,7 @@ from tests.providers.index.kit import START_MS, change
 from millstream.providers.spark.index import ChangeRow
 from millstream.providers.spark.index.changes import COLUMNS, latest, rows_of
 
-arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+arrow = pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
 
 
 def table_of(rows: list[ChangeRow], metadata: list[Any]) -> Any:

@@ -180,7 +180,7 @@ async def test_files_of_another_making_are_refused(tmp_path: Path) -> None:
     await store.aclose()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no users here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no `fork`")
 def test_another_users_files_are_refused(tmp_path: Path) -> None:
     EmbeddedStore(tmp_path / "data")
     tmp_path.chmod(0o500)
@@ -197,7 +197,7 @@ def test_another_users_files_are_refused(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 7
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no `fork`")
 def test_in_a_forked_child_nobody_owns_anything(tmp_path: Path) -> None:
     owners = Owners(tmp_path / "some.owners")
     owners.set(5, 3)

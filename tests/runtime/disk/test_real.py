@@ -324,7 +324,7 @@ def test_preallocated_room_is_durable(tmp_path: Path, monkeypatch: pytest.Monkey
     file.close()
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no list of descriptors")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system has no /proc/self/fd")
 def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, home = RealDisk(), tmp_path.as_posix()
     before = len(os.listdir("/proc/self/fd"))
@@ -350,7 +350,7 @@ async def test_a_flush_wakes_the_loop_once(tmp_path: Path, monkeypatch: pytest.M
     woken, wake = [], loop.call_soon_threadsafe
     thread, file = RealDisk().start_thread("flusher"), new_file(tmp_path)
     if type(loop).__module__.startswith("uvloop"):
-        pytest.skip("its methods cannot be replaced")
+        pytest.skip("the methods of a uvloop event loop cannot be replaced")
 
     def counted(*args: object, **options: object) -> object:
         woken.append(args)

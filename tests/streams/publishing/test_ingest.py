@@ -258,8 +258,8 @@ def publish_twice(gateway: str, namespace: str) -> None:
 
 
 async def test_a_spark_task_that_runs_twice_into_two_namespaces_stores_each_row_once() -> None:
-    pytest.importorskip("pyspark", reason="needs the extra `spark`")
-    pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+    pytest.importorskip("pyarrow", reason="PyArrow is not installed (extra `spark`)")
     async with running():
         for namespace in ("rows", "more"):
             await asyncio.to_thread(publish_twice, GATEWAYS[-1], namespace)
