@@ -368,7 +368,7 @@ async def test_a_consumer_keeps_what_it_has_not_done_and_no_more(tmp_path: Path)
         firsts = await first_numbers(spark)
         await asyncio.to_thread(reader.commit, end)
         await until_trimmed(spark, firsts)
-        assert await run(spark.cluster, "queues", "let-go", "newest", "totals") == 0
+        assert await run(spark.cluster, "queues", "drop-reader", "newest", "totals") == 0
         await spark.publish()
         firsts = await first_numbers(spark)
         await spark.publish()
@@ -406,9 +406,9 @@ async def test_what_is_kept_is_listed_by_a_command(
         assert [line.split()[:2] for line in lines] == [
             ["totals", f"queue-{number}"] for number in range(3)
         ]
-        assert await run(spark.cluster, "queues", "let-go", "totals", "nobody") == 1
+        assert await run(spark.cluster, "queues", "drop-reader", "totals", "nobody") == 1
         out, said = capsys.readouterr()
-        assert out == "dropped totals\n" and "let-go: there is no reader nobody" in said
+        assert out == "dropped totals\n" and "drop-reader: there is no reader nobody" in said
         assert await run(spark.cluster, "queues", "readers") == 0
         assert capsys.readouterr().out == ""
 

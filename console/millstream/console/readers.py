@@ -1,4 +1,4 @@
-"""`millstream queues readers | let-go`: lists and drops the readers for which queues keep events.
+"""`millstream queues readers | drop-reader`: readers for which queues keep events.
 
 This module owns the arguments and the output, and `millstream.streams.rewinding` keeps events.
 """
@@ -28,12 +28,12 @@ def add_readers(actions: argparse._SubParsersAction[Any]) -> None:
         "readers", help="list readers, such as Spark, for which queues keep events"
     )
     readers.set_defaults(run=run_readers, name=[])
-    let_go = actions.add_parser("let-go", help="stop keeping events for a reader")
-    let_go.add_argument(
+    drop = actions.add_parser("drop-reader", help="stop keeping events for a reader")
+    drop.add_argument(
         "name", nargs="+", type=utf8, metavar="READER", help="the name that `readers` prints"
     )
-    let_go.set_defaults(run=run_readers)
-    for one in (readers, let_go):
+    drop.set_defaults(run=run_readers)
+    for one in (readers, drop):
         add_cluster(one)
 
 
@@ -54,10 +54,10 @@ async def _act(arguments: argparse.Namespace) -> int:
                 for queue, position in sorted(positions.items()):
                     print(plain(f"{reader}  {queue}  {position}"))
             return 0
-        return await _let_go(reads, arguments, list(known))
+        return await _drop(reads, arguments, list(known))
 
 
-async def _let_go(reads: QueueReads, arguments: argparse.Namespace, known: list[str]) -> int:
+async def _drop(reads: QueueReads, arguments: argparse.Namespace, known: list[str]) -> int:
     code = 0
     for name in arguments.name:
         if name in known:
