@@ -97,8 +97,8 @@ class LedgerTopicOptions:
     backlog_bytes_max: int | None = 16 * 1024 * MIB
     """Bytes of messages that the slowest cursor has not acknowledged; without a cursor, bytes of
     all messages. None: no limit."""
-    backlog_policy: Literal["hold", "evict"] = "hold"
-    """The policy at `backlog_bytes_max`. `"hold"`: appends wait, and then fail with
+    backlog_policy: Literal["wait", "evict"] = "wait"
+    """The policy at `backlog_bytes_max`. `"wait"`: appends wait, and then fail with
     `QueueFull`. `"evict"`: the slowest cursors lose their oldest messages, and their readers get
     `CursorTooOld`."""
 

@@ -217,7 +217,7 @@ class Backlog:
         self._room_bytes = limit - unread - size_bytes
         if not unread or unread + size_bytes <= limit:
             return ""
-        if self._options.backlog_policy == "hold":
+        if self._options.backlog_policy == "wait":
             who = "no cursor has"
             if slowest is not None:
                 who = f"cursor {show_text(slowest.name)!r} has not"
