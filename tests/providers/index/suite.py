@@ -69,7 +69,7 @@ def put_dying(writer: IndexWriter, place: str, rows: Sequence[ChangeRow], at: in
     dying = Dying(at)
     writer._disk = DyingDisk(RealDisk(), dying)
     with closing(open_database(place, writes=True)) as database:
-        writer.apply_in(DyingDatabase(database, dying), "query", 1, rows, END_MS)
+        writer._apply_in(DyingDatabase(database, dying), "query", 1, rows, END_MS)
     return dying.steps
 
 

@@ -138,7 +138,7 @@ class MemoryConsumer(Generic[T]):
                 return None
             await self._arrival()
 
-    def quick_batch(self) -> list[T] | None:
+    def _quick_batch(self) -> list[T] | None:
         """Return the next batch if it is available and needs no other work; else None."""
         if self._wait is not None or self._unbroken >= BATCHES_BEFORE_YIELD or self._commits_after:
             return None
@@ -242,7 +242,7 @@ class MemoryBatches(Generic[T]):
         return self
 
     async def __anext__(self) -> list[T]:
-        if batch := self._consumer.quick_batch():
+        if batch := self._consumer._quick_batch():
             return batch
         try:
             batch = await self._consumer.next_batch()

@@ -76,20 +76,12 @@ class IndexWriter:
             StorageUnavailable: The place cannot be written, and nothing of the batch is stored.
         """
         with closing(open_database(self._place, writes=True)) as database:
-            return self.apply_in(database, query, batch, rows, now_ms)
+            return self._apply_in(database, query, batch, rows, now_ms)
 
-    def apply_in(
+    def _apply_in(
         self, database: Database, query: str, batch: int, rows: Sequence[ChangeRow], now_ms: int
     ) -> Applied:
-        """Store a batch in a database that is open for writing.
-
-        Args:
-            database: The open database.
-            query: As for `apply`.
-            batch: As for `apply`.
-            rows: As for `apply`.
-            now_ms: As for `apply`.
-        """
+        """Store a batch in a database that is open for writing."""
         create(database)
         tables, days = Tables(database), self._options.history_days
         keep_ms = None if days is None else now_ms - days * DAY_MS
