@@ -24,7 +24,7 @@ class LineBudget:
     """A limit on log lines of one kind that a flood of events may cause.
 
     A window begins with the first line and lasts `window_s`. Within it, at most `lines_max` lines
-    are written. The first line after that says how many were left out.
+    are written. The first line of the next window says how many were left out.
 
     ```python
     budget = LineBudget(lines_max=10, window_s=60)

@@ -43,7 +43,11 @@ Facts = dict[str, Any]
 
 
 async def read_entries(arguments: argparse.Namespace) -> int:
-    """Print the entries or messages. Raises LookupError, LedgerError."""
+    """Print the entries of a ledger, if `name` is a number and no topic has this name. Otherwise
+    print the messages of the topic `name`. Return the exit code.
+
+    Raises LookupError (no such ledger or topic), LedgerError.
+    """
     async with source_of(arguments) as source:
         content = await source.content()
         name: str = arguments.name

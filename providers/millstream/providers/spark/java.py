@@ -108,9 +108,10 @@ def _fault(home: Path) -> str:
 
 
 def _make_home(home: Path, cache_dir: Path, *, needed: bool) -> Path:
-    """Return a home whose `bin/java` is the script.
+    """Return a Java home in `cache_dir` whose `bin/java` is the script that starts this Java.
 
-    The result is the given home on Windows, and if the script is not needed and cannot be written.
+    On Windows, return the given home. If the script cannot be written, return the given home too,
+    or raise ConfigError if the script is `needed`.
     """
     if sys.platform == "win32":
         return home

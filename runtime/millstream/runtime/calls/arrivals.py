@@ -205,8 +205,9 @@ class AtOnce:
     def takes(self, peer: Peer, call: Call, spec: MethodSpec, target: SystemTarget) -> bool:
         """Answer a call now, or together with the other calls of its frame.
 
-        Returns False if the call must be accepted as usual, for example because earlier calls wait
-        to run. Raises Overloaded.
+        Returns True if the call is or will be answered. Returns False if nothing was done and the
+        call must be queued like others, for example because earlier calls wait to run. Raises
+        Overloaded.
         """
         if self._callee.is_busy or not call.id:
             return False

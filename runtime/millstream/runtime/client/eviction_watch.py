@@ -57,7 +57,8 @@ class WatchedGateways(Protocol):
         ...
 
     async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
-        """Ask a gateway which of the silos are dead in the table. Raises MillstreamError."""
+        """Ask a gateway which of the silos are dead in the membership table. Raises
+        MillstreamError."""
         ...
 
     def drop_evicted(self, silo: str, /) -> None:

@@ -92,7 +92,8 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def last_sign_s(self) -> float:
-        """The wall time of the silo's last sign: its start, a heartbeat, or a vote against it."""
+        """The latest time in the row, in Unix seconds: that of the silo's start, of its last
+        heartbeat, or of a vote against it."""
         return max(self.started_s, self.alive_s, *(time_s for _, time_s in self.suspicions))
 
 

@@ -106,9 +106,9 @@ class Codec(Generic[T]):
             value: A value of the annotation's type.
 
         Raises:
-            TypeError: The value has another type, is of a subclass that would lose fields, is an
-                int of more than 64 bits, or has a lone surrogate. Wrong values inside a container
-                or dataclass are found by `decode`.
+            TypeError: The value has another type or is of a subclass that would lose fields. Or
+                the value contains an int of more than 64 bits or a lone surrogate, at any depth.
+                Values of a wrong type inside a container or dataclass are found only by `decode`.
         """
         try:
             if type(value) in self.direct:

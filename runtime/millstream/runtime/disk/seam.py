@@ -178,8 +178,10 @@ class DiskThread(Protocol):
     def flush(self, file: DiskFile, offset: int, parts: Sequence[Buffer], /) -> Future[None]:
         """Write parts at an offset, and make them durable by `datasync`.
 
-        The parts must not change until the future is done. Jobs that wait after a failed flush are
-        still done. So a log should give its next flush only when the last one has ended.
+        The parts must not change until the future is done. If a flush fails, the thread still runs
+        the jobs that are queued behind it. So a log that queued two flushes could have the second
+        one on disk without the first: it should give its next flush only when the last one has
+        ended.
 
         Args:
             file: The file.

@@ -184,7 +184,8 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
 
 def with_progress(record: QueueRecord, progress: QueueProgress | None) -> QueueRecord:
-    """Return the record with this progress, unless `upto` would decrease."""
+    """Return the record with this progress. Return the same record if the progress is None, has a
+    lower `upto`, or is already in the record."""
     if progress is None:
         return record
     known, new = record.upto, progress.upto

@@ -211,7 +211,8 @@ def lagging_stream(agent: PullingAgent, stream: StreamId, services: SiloServices
 
 
 def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
-    """Return the report of the subscription that pins the oldest message of the cache."""
+    """Return the report of the subscription that pins the oldest message of the cache; None if the
+    cache is empty."""
     oldest = agent.cache.oldest
     if oldest is None:
         return None

@@ -387,7 +387,8 @@ class Bookie:
         return self.directory.file(segment_name(segment_of(place))), offset_of(place)
 
     async def is_damaged(self, ledger: int, entry: int) -> bool:
-        """Whether there is a replica that fails its check on disk. Raises BookieError."""
+        """Whether the replica of an entry on this bookie's disk is damaged. False if the bookie has
+        none. Raises BookieError."""
         self._cache.drop(ledger, entry)
         return self.has(ledger, entry) and await self._entry(ledger, entry) is None
 

@@ -134,8 +134,8 @@ class BookieAway(BookieError):
 
 
 class BookieReadOnly(BookieError):
-    """The bookie has no room for entries. It still reads, fences, and takes the entries of
-    recoveries."""
+    """The bookie refuses an append, because its disk is full or its directory lost records.
+    It still answers reads, fences ledgers, and stores the entries that a recovery writes."""
 
 
 class BookieOverloaded(BookieError):

@@ -111,7 +111,10 @@ async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessag
 
 
 async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | None) -> WriterAnswer:
-    """Keep the messages of a topic of this silo from `number` on. None keeps all of them."""
+    """Keep messages for `reader`, in a topic that this silo writes: those from `number` on.
+
+    None: keep all that the topic still has. A repeated call can raise the number, but not lower it.
+    """
 
     async def retain(topic: Topic) -> WriterAnswer:
         cursor = await topic.cursors.open(READER + reader)

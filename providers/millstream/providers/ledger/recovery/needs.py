@@ -98,7 +98,10 @@ def bookies_of(record: LedgerRecord) -> set[str]:
 
 
 def needs_of(record: LedgerRecord, of: Callable[[str], BookieStanding], room: int) -> Needs:
-    """Return the needs of a ledger, where `room` bookies have room."""
+    """Return the repairs that a ledger needs.
+
+    `of` returns the standing of a bookie. `room` is the number of bookies that can take entries.
+    """
     spans = spans_of(record)
     vacancies = [
         Vacancy(span, place)

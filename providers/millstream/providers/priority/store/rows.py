@@ -167,7 +167,11 @@ def commit(
     next_due_ms: int | None,
     connection: sqlite3.Connection,
 ) -> None:
-    """Store changes as a whole. Raises OwnerLost or StorageError before it changes anything."""
+    """Store the changes of a queue, completely or not at all, and the time of its next due work.
+
+    `changes=None` stores only the time; `next_due_ms=None` stores that no work is due. Raises
+    OwnerLost or StorageError before it changes anything.
+    """
     number, epoch = acquired
     if changes is not None and changes.counters.sequence > SEQUENCE_MAX:
         raise StorageError(f"queue {queue!r} has had {SEQUENCE_MAX} messages, the maximum")
@@ -277,7 +281,9 @@ def drop(connection: sqlite3.Connection) -> bool:
 
 
 def due(until_ms: int, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    """Names of queues with due work, in order. Few queues have some, so it uses their index."""
+    """Return the names of queues with work due at `until_ms` or earlier, in order: those after the
+    name `after`, at most `limit`. The index `queue_due` is small, because few queues have such
+    work."""
     found = connection.execute(
         "SELECT name FROM queue INDEXED BY queue_due WHERE next_due_ms <= ? AND name > ?"
         " ORDER BY name LIMIT ?",
@@ -287,7 +293,8 @@ def due(until_ms: int, after: str, limit: int, connection: sqlite3.Connection) -
 
 
 def names(prefix: str, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    """Names of existing queues with a prefix."""
+    """Return the names of existing queues that begin with `prefix`, in order: those after the name
+    `after`, from at most `limit` rows."""
     found = connection.execute(
         "SELECT name FROM queue WHERE name >= ? AND name > ? AND settings IS NOT NULL"
         " ORDER BY name LIMIT ?",

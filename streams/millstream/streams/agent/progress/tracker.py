@@ -141,8 +141,11 @@ class ProgressTracker:
         return frozenset() if is_acked or (was_done and not self._laggards.matters) else None
 
     def until_stored(self, key: SubscriptionKey) -> asyncio.Future[bool]:
-        """Return a future: True when the record lists a subscription, or it no longer lags; False
-        if the agent ends first."""
+        """Return a future that is done when no later owner can skip events of a subscription.
+
+        Its result is True when the stored record lists the subscription, or when the subscription
+        no longer lags, so that the record need not list it. False: the agent ended first.
+        """
         waiter = self.waiters.get(key)
         if waiter is None:
             waiter = self.waiters[key] = asyncio.get_running_loop().create_future()
