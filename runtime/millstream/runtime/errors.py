@@ -325,9 +325,10 @@ class QueueUnavailable(StreamError):
 
 
 class StaleMapper(StreamError):
-    """The message was mapped with an older layout of queues than the provider has.
+    """The number of queues has changed, and the message was sent to the queue that had its stream
+    before.
 
-    Adapters may raise it. No provider of this package does.
+    Adapters whose queues can be sealed raise it. The runtime maps the message again and retries.
     """
 
 
