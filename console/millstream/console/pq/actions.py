@@ -189,7 +189,7 @@ def payload_of(arguments: argparse.Namespace) -> bytes:
 
 
 def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
-    """Parse a number or a class. Raises RequestInvalid."""
+    """Parse a number or a class; None if the option was not given. Raises RequestInvalid."""
     text = arguments.priority
     if text is None or text in PriorityClass.__members__:
         return None if text is None else PriorityClass[text]

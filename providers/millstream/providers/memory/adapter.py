@@ -171,7 +171,8 @@ class MemoryAdapter:
         return [Token(era, seq) if seq else None for era, seq in numbers]
 
     async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Token | None:
-        """Refuse older mapper epochs from now on, and return the last message before the seal."""
+        """Refuse older mapper epochs from now on. Return the token of the last message before the
+        seal, or None."""
         barrier, number = await self._queue(queue).seal(mapper_epoch, era)
         return Token(barrier, number) if number else None
 

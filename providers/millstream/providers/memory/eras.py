@@ -38,7 +38,8 @@ class Eras(msgspec.Struct, array_like=True):
         return Token(self.of(number), number)
 
     def seal(self, mapper_epoch: int, era: int, last: Token | None, end: int) -> Token | None:
-        """Begin an era after message number `end`, whose token is `last`. Return the barrier.
+        """Begin an era after message number `end`, whose token is `last` (None: no message). Return
+        the barrier: `last` of the newest seal.
 
         A repeated or older seal changes nothing.
         """

@@ -307,7 +307,8 @@ class QueueLog:
         return [None] * len(messages)
 
     def seal(self, mapper_epoch: int, era: int) -> Token | None:
-        """Refuse older mapper epochs from now on; returns the last message before the seal."""
+        """Refuse older mapper epochs from now on. Return the token of the last message before the
+        seal, or None."""
         last = None if self.end == 0 else Token(self.eras.of(self.end), self.end)
         return self.eras.seal(mapper_epoch, era, last, self.end)
 

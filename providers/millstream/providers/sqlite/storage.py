@@ -214,7 +214,7 @@ def _number(etag: Etag) -> int:
 
 
 def find(connection: sqlite3.Connection, key: str) -> Row | None:
-    """Return the row of a key."""
+    """Return the row of a key, or None."""
     found = connection.execute(
         "SELECT data, etag, fence FROM rows WHERE key = ?", (key,)
     ).fetchone()

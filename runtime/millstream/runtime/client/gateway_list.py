@@ -107,7 +107,8 @@ class GatewayList:
         self._know([known for known in self.known if known != name])
 
     def evict(self, name: str) -> None:
-        """Note that a gateway is dead in the table, though other gateways may not know it yet."""
+        """Note that a gateway is dead in the membership table. Other gateways may not know it
+        yet."""
         self._evicted[name] = None
         while len(self._evicted) > EVICTED_KEPT_MAX:
             del self._evicted[next(iter(self._evicted))]

@@ -72,7 +72,7 @@ class Gateways:
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
         """Return the connection that carries the grain's calls: the first one that works, or may
-        work.
+        work. None: there is none, or calls wait for the grain's location.
         """
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
@@ -176,7 +176,8 @@ class Gateways:
         return self._list.known or self._list.order("")
 
     async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
-        """Ask a gateway which of the silos are dead in the table. Raises MillstreamError."""
+        """Ask a gateway which of the silos are dead in the membership table. Raises
+        MillstreamError."""
         peer = self._peers.get(gateway)
         evicted: list[str] = await self._remote.call(
             peer, GatewayTarget.target_name, "", EVICTED_SPEC, (silos,)

@@ -141,7 +141,8 @@ _hooks: list[Hook] = [
 
 @lru_cache(maxsize=LOOKUPS_MAX)
 def find_hook(cls: type) -> Hook | None:
-    """Return the newest hook that matches the class. A hook for exactly this class has priority."""
+    """Return the newest hook that matches the class, or None. A hook for exactly this class has
+    priority."""
     matching = [hook for hook in _hooks if hook.match(cls)]
     exact = [hook for hook in matching if hook.only is cls]
     return next(iter(exact or matching), None)

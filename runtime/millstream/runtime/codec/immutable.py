@@ -67,7 +67,7 @@ def passing_of(node: mi.Type) -> Passing | None:
 
 
 def any_of(tests: Iterable[Passing | None]) -> Passing | None:
-    """Return a test that passes a value if one of the tests does."""
+    """Return a test that passes a value if one of the tests does. None: there are no tests."""
     real = [test for test in tests if test is not None]
     if len(real) <= 1:
         return real[0] if real else None

@@ -59,7 +59,7 @@ class Wrapped:
 
     @property
     def passing(self) -> Passing | None:
-        """The test for values that need no copy."""
+        """The test for values that need no copy. None: all values need one."""
         return any_of(map(passing_of, self.nodes))
 
     def convert(self, value: Any) -> object:

@@ -246,8 +246,8 @@ class State(Generic[S]):
         """Store the value and the position of a subscription in a queue, in one write.
 
         A caller that is cancelled meanwhile is cancelled after the write. Otherwise the turn would
-        end, and `restore` would return to a value before the one that is being stored. Raises like
-        `write`.
+        end, and `restore` would return to an older value than the one that is being stored. Raises
+        like `write`.
 
         Args:
             subscription: The name of the subscription.

@@ -150,7 +150,7 @@ class MemoryStateStore:
         self.place = "of each silo" if private else f"of one process, {Env().new_id():016x}"
 
     def get(self, key: str) -> Row | None:
-        """Return the row of a key at once, like `read`."""
+        """Return the row of a key at once, or None, like `read`."""
         return self._rows.get(key)
 
     def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:

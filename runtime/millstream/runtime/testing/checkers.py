@@ -83,7 +83,8 @@ class _Activations:
         self._dead: set[str] = set()
 
     def step(self, event: Event) -> Activated | None:
-        """Take the next event; return the live activation with which a new one collides."""
+        """Take the next event; return the live activation with which a new one collides, or
+        None."""
         match event:
             case Activated():
                 return self._find_rival(event)

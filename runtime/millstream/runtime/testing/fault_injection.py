@@ -131,7 +131,7 @@ class FailingStore(MemoryStateStore):
         self._failures.say(act, prefix, times, _Failure(is_done))
 
     def get(self, key: str) -> Row | None:
-        """Return the row of a key at once, or fail."""
+        """Return the row of a key at once, or None; or fail, as the faults say."""
         get = super().get
         return self._call("read", key, lambda: get(key))
 

@@ -144,7 +144,7 @@ class TurnRule:
             self.mailbox.withdraw(entry)
 
     def left(self, request: Request) -> Admissions | None:
-        """End a turn."""
+        """End a turn, and admit the next entries. Returns what `admit` does."""
         self._remove(request)
         if self.mailbox is not None and self.state is VALID:  # in other states it was a hook
             self.mailbox.first_turn_due = False
@@ -171,7 +171,8 @@ class TurnRule:
         return entry
 
     def refuse(self, request: Request) -> Admissions | None:
-        """Take the activation back from a caller that has gone, and admit the next entries."""
+        """Take the activation back from a caller that has gone, and admit the next entries. Returns
+        what `admit` does."""
         request.activation = None
         self._remove(request)
         return self.admit()
@@ -187,7 +188,8 @@ class TurnRule:
             self.mailbox.readers.remove(request)
 
     def become(self, state: ActivationState) -> Admissions | None:
-        """Enter a later state, and admit the entries that may start in it."""
+        """Enter a later state, and admit the entries that may start in it. Returns what `admit`
+        does."""
         assert state.value > self.state.value, f"{self}: {self.state} -> {state}"
         self.state = state
         return self.admit()

@@ -247,7 +247,8 @@ class Handshake:
 
 
 def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
-    """Return the reason why two processes can never talk: another cluster or membership table."""
+    """Return the reason why two processes can never talk: another cluster or membership table.
+    None: they can."""
     if other.cluster != own.cluster:
         advice = "" if own.is_silo else ": name that cluster, or another gateway"
         text = f"it is in cluster {show_text(other.cluster)!r}, not {own.cluster!r}{advice}"

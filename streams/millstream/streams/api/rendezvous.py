@@ -168,8 +168,8 @@ class Rendezvous(Grain):
         self.context.deactivate_when_idle()
 
     def _find(self, subscription: str) -> SubscriptionRow | None:
-        """The row of a subscription. Implicit ones, and the whole stream, have one even if none is
-        stored."""
+        """The row of a subscription, or None. Implicit subscriptions and the whole stream have a
+        row even if none is stored."""
         found = self._rows.get(subscription)
         if found is not None or not is_kept_while_held(subscription):
             return None if found is None else found[0]

@@ -324,7 +324,7 @@ class Stream(Generic[T]):
         ```
 
         Every event published after the block has begun is delivered. Asking for the next event
-        acknowledges the one before, and so does leaving the block without an exception.
+        acknowledges the current one, and so does leaving the block without an exception.
         Unacknowledged events are delivered again. The loop survives gateways and silos that end.
 
         Args:

@@ -106,7 +106,8 @@ class SubscribeMark(HandlerMark):
             self._check_commit(subject, owner)
 
     def declare(self, grain_type: str, method: str) -> Declaration | None:
-        """The data that the owners of queues need, whichever grains they host."""
+        """The data that the owners of queues need, whichever grains they host. None: the namespace
+        has only explicit subscriptions, which are stored."""
         namespace = self.namespace
         if namespace.subscriptions == "explicit":
             return None
@@ -239,7 +240,7 @@ class SubscribeMark(HandlerMark):
 
     @property
     def commit_name(self) -> str | None:
-        """Attribute name of the state that is written with the position."""
+        """Attribute name of the state that is written with the position. None: no state is."""
         return self.commit_with.attribute if isinstance(self.commit_with, StateField) else None
 
 

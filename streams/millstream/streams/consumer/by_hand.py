@@ -125,7 +125,7 @@ class AcksByHand:
         self._telling: set[str] = set()
 
     def upto(self, queue: str) -> Token | None:
-        """Return the token up to which the events of a queue are acknowledged."""
+        """Return the token up to which the events of a queue are acknowledged; None if none is."""
         return self._upto.get(queue)
 
     def begins(self, batch: WireBatch) -> None:

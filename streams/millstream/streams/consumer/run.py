@@ -151,7 +151,8 @@ class Position:
             self.by_hand.forget(queue)
 
     def last_of(self, batch: WireBatch) -> Token | None:
-        """Return the last processed token of the batch's queue; a stored token has precedence."""
+        """Return the last processed token of the batch's queue; a stored token has precedence.
+        None: no event of the queue is processed."""
         if batch.by_hand is not None:
             return None if self.by_hand is None else self.by_hand.upto(batch.queue)
         stored = None

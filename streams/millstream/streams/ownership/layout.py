@@ -1,4 +1,4 @@
-"""The queues of a provider as one silo knows them: the ring in use, and the one before it.
+"""The queues of a provider as one silo knows them: the ring in use, and the former ring.
 
 A ring is the mapper of one epoch. `mapper_record` owns the stored row, and `provider.queue_resize`
 changes it.

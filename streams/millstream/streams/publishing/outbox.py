@@ -180,8 +180,8 @@ class Outbox:
                 await asyncio.sleep(RETRY.whole_s(failures))
 
     async def _send_some(self) -> Exception | None:
-        """Send the first waiting events, in order; returns the error of one that was not
-        accepted."""
+        """Send the first waiting events, in order. Returns the error of one that was not accepted;
+        None if all were."""
         waiting = self._parcels.unsent(SEND_MAX)
         failed: Exception | None = None
         by_provider: dict[str, list[tuple[int, OutMessage]]] = {}
@@ -216,8 +216,8 @@ class Outbox:
     async def _give_up_large(
         self, part: OutboxProvider, numbered: Sequence[tuple[int, OutMessage]]
     ) -> Exception | None:
-        """Store the events that are too large as dead letters; returns why the others were not
-        sent."""
+        """Store the events that are too large as dead letters. Returns why the others were not
+        sent; None if there are no others."""
         failed: Exception | None = None
         for number, message in numbered:
             refusal = refusal_of(part, message)
@@ -233,7 +233,8 @@ class Outbox:
         numbered: Sequence[tuple[int, OutMessage]],
         outcomes: Sequence[Token | Exception | None],
     ) -> Exception | None:
-        """Record the accepted messages, and find those that a queue refuses for good.
+        """Record the accepted messages, and find those that a queue refuses for good. Returns the
+        first temporary error, or None.
 
         Such a refusal fails all later messages of the list. They are sent one by one, in order, and
         not after a message that failed otherwise: its queue would then take the number of that

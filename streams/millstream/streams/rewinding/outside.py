@@ -336,7 +336,7 @@ class QueueReads:
 
 
 def first_short(found: Extents, reached: Mapping[QueueId, Token]) -> QueueId | None:
-    """Return a queue with messages that ends before the reached position."""
+    """Return a queue with messages that ends before the reached position, or None."""
     for one in found.queues:
         if one.end is not None and one.queue in reached and reached[one.queue] > one.end:
             return one.queue

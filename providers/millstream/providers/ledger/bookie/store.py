@@ -112,7 +112,8 @@ class Store:
         return state_bytes(self.state)
 
     def end_segment(self) -> Sealed | None:
-        """Return the content of the index file of the segment that was begun last."""
+        """Return the content of the index file of the segment that was begun last. None: it has no
+        frames."""
         if self._tail is None or self._tail.last < 0:
             return None
         return self._tail.seal(self._name, state_bytes(self.state))

@@ -100,8 +100,10 @@ class LedgerIds:
         return (await self._read()).free
 
     async def avoid(self, number: int) -> int | None:
-        """Never give out the numbers up to this one, which some bookie knows. Returns the number
-        that would have been next, if the rows did not know of them. Raises StorageError.
+        """Never give out the numbers up to this one, which some bookie knows.
+
+        Returns None if the rows count them as used already. Otherwise returns the number that would
+        have been given out next. Raises StorageError.
 
         Unused numbers that other processes hold are not used any more, either.
         """

@@ -117,7 +117,8 @@ class Writers:
         return await self._send(silo, queue, there)
 
     async def _writer(self, queue: QueueId) -> str | None:
-        """Return the silo that owns the queue. Raises QueueUnavailable."""
+        """Return the silo that owns the queue; None if no live silo does. Raises
+        QueueUnavailable."""
         try:
             owner = await self._host.owner(queue)
         except StorageError as error:
@@ -131,7 +132,8 @@ class Writers:
         return silo
 
     async def _stand_in(self, queue: QueueId) -> object | None:
-        """Write a queue that had no owner for a while."""
+        """Open a queue here that had no owner for a while. Return None before that, or if another
+        process was faster."""
         now_s = self._host.clock.now()
         since_s = self._unowned_since_s.setdefault(queue, now_s)
         if now_s - since_s < self._unowned_after_s:

@@ -148,7 +148,8 @@ class Scrubber:
             self._pass_at_s += max(0.0, self._options.scrub_every_s - since_s)
 
     async def _before(self, bookie: str) -> ScrubReport | None:
-        """Return the report of the last start. A damaged row is deleted, since it only informs."""
+        """Return the report of the last start, or None. A damaged row is deleted, since it only
+        informs."""
         try:
             return await self._rows.read(bookie)
         except Corrupt as error:

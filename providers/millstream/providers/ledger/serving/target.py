@@ -84,7 +84,7 @@ class BookieTarget(SystemTarget):
             return FoundAnswer(refusal=refusal_of(error))
 
     async def suspect(self, boot: int, ledger: int, entry: int) -> Refusal | None:
-        """Report that the replica of an entry is damaged or missing."""
+        """Report that the replica of an entry is damaged or missing. Returns a refusal, or None."""
         try:
             if (refusal := self._other(boot)) is None:
                 self._bookie.suspect(ledger, entry)
@@ -102,7 +102,7 @@ class BookieTarget(SystemTarget):
             return NumberAnswer(refusal=refusal_of(error))
 
     async def tell(self, boot: int, ledger: int, term: int, confirmed: int) -> Refusal | None:
-        """Tell the bookie the last confirmed entry."""
+        """Tell the bookie the last confirmed entry. Returns a refusal, or None."""
         try:
             if (refusal := self._other(boot)) is None:
                 await self._bookie.tell(ledger, term, confirmed)

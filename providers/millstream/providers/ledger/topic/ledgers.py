@@ -31,7 +31,8 @@ class TopicLedgerWriter(Protocol):
 
     @property
     def failed(self) -> Exception | None:
-        """Why nothing more can be appended: LedgerFenced, LedgerClosed, NotEnoughBookies."""
+        """Why nothing more can be appended: LedgerFenced, LedgerClosed, NotEnoughBookies. None: the
+        ledger takes entries."""
         ...
 
     @property

@@ -175,7 +175,7 @@ def list_fields(kind: type[Any]) -> list[str]:
 
 
 def key_in(request: web.BaseRequest) -> str | None:
-    """The `Idempotency-Key`. Raises Problem (400)."""
+    """Return the `Idempotency-Key`; None if there is none. Raises Problem (400)."""
     given = request.headers.getall("Idempotency-Key", [])
     if not given:
         return None

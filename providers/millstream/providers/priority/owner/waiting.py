@@ -207,7 +207,7 @@ def touch(group: WaiterGroup, count: int) -> list[Waiter]:
 
 
 def first_asleep(group: WaiterGroup) -> Waiter | None:
-    """Take the first sleeping caller from the heap."""
+    """Take the first sleeping caller from the heap; None if there is none."""
     while group.asleep:
         _, waiter = heappop(group.asleep)
         if waiter.is_asleep:

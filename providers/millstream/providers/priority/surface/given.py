@@ -155,7 +155,8 @@ def whole(queue: str, field: str, value: int) -> int:
 
 
 def milliseconds(queue: str, field: str, seconds: float | None) -> int | None:
-    """Seconds as whole milliseconds, rounded up. Raises `RequestInvalid`."""
+    """Return seconds as whole milliseconds, rounded up. None stays None. Raises
+    `RequestInvalid`."""
     if seconds is None:
         return None
     check_seconds(queue, field, seconds, SECONDS_MAX)

@@ -55,7 +55,7 @@ class Partition:
             del entries[key]
 
     def recover(self, kind: str, key: str, entry: Entry) -> Entry | None:
-        """Merge a survivor's entry. Returns the loser of a conflict, which must end.
+        """Merge a survivor's entry. Returns the loser of a conflict, which must end, or None.
 
         The newer registration wins, independent of the order of the answers.
         """

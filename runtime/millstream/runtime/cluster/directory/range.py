@@ -191,7 +191,7 @@ class DirectoryRange:
     # -- recovery
 
     def _of_round(self, silo: str, number: int) -> Recovery | None:
-        """Return the recovery that still waits for an answer of the silo."""
+        """Return the recovery of this round that still waits for an answer of the silo, or None."""
         for recovery in self._recoveries:
             if recovery.round == number and silo in recovery.tries:
                 return recovery

@@ -56,7 +56,7 @@ def current_host() -> Host | None:
 
 
 def host_of(handle: Any) -> Host | None:
-    """Return the host of a callback."""
+    """Return the host of a callback; None if it has none."""
     host: Host | None = handle._context.get(HOST)
     return host
 

@@ -194,7 +194,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return [task for task in list(self._hosts) if not task.done()]
 
     def host_of_task(self, task: object) -> Host | None:
-        """Return the host on which a task was made.
+        """Return the host on which a task was made; None if it was made on no host.
 
         Args:
             task: The task.
@@ -202,7 +202,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._hosts.get(task) if isinstance(task, asyncio.Task) else None
 
     def host_of_context(self, context: dict[str, Any]) -> Host | None:
-        """Return the host of an error that an exception handler gets.
+        """Return the host of an error that an exception handler gets; None if it has none.
 
         Args:
             context: The context of the exception handler.

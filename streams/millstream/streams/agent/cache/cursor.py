@@ -274,7 +274,8 @@ class Cursor:
         self._rejoin()
 
     def _pass(self, slot: Slot) -> Slot | None:
-        """Move to the next message that was read again, and unpin this one."""
+        """Unpin a message that was read again. Move to the next such message, and return it, or
+        None."""
         assert slot.lane is not None, f"{slot.message.token} is in no lane"
         upcoming = slot.next
         if upcoming is None:

@@ -196,11 +196,11 @@ class QueueCache:
 
     @property
     def newest(self) -> Token | None:
-        """The last message that arrived; no message at or below it will arrive."""
+        """The token of the last message that arrived, or None. Later messages are above it."""
         return self._newest
 
     def newest_of(self, stream: StreamId) -> Token | None:
-        """Return the last cached message of a stream."""
+        """Return the token of the last cached message of a stream, or None."""
         lane = self._lanes.get(stream)
         return None if lane is None else lane.tail.message.token
 

@@ -2,7 +2,7 @@
 
 Owns `ContainedReader`, whose calls are contained and whose answers are checked, and `CatchUp`, one
 scan for all lagging subscriptions with the gaps that it finds. `cache.cursor` knows the missing
-messages of each, and `dispatch` the ones that wait.
+messages of each subscription, and `dispatch` knows the subscriptions that wait.
 
 Invariants:
 

@@ -201,7 +201,7 @@ class ReaderCore:
 
     @property
     def acked_upto(self) -> Token | None:
-        """The provider knows that messages up to this one are done."""
+        """The token up to which the provider knows that messages are done. None: of none."""
         return self.settling.acked_upto
 
     @property

@@ -36,7 +36,7 @@ class HostedFilters:
         return {one.name: one for one in self._services.grain_types()}
 
     def of_mark(self, one: ImplicitSubscription, /) -> EventFilter | None:
-        """The filter of a `@subscribe` mark."""
+        """The filter of a `@subscribe` mark. None: it has none, or its type is not hosted here."""
         grain_type = self._types.get(one.grain_type)
         for mark in () if grain_type is None else grain_type.marks.get(one.handler, ()):
             if isinstance(mark, SubscribeMark) and mark.namespace.name == one.namespace:
@@ -44,7 +44,8 @@ class HostedFilters:
         return None
 
     def of_row(self, row: SubscriptionRow, /) -> EventFilter | None:
-        """The filter of an explicit subscription, or of a program outside the cluster."""
+        """The filter of an explicit subscription, or of a program outside the cluster. None: it has
+        none, or it is unknown here."""
         if row.session:
             return self._find(row.where)
         grain_type = self._types.get(row.grain_type)
@@ -62,7 +63,7 @@ class HostedFilters:
         return EventFilter(label, where, codec, self._services.runtime, row.policy.give_up_on)
 
     def _find(self, name: str) -> EventFilter | None:
-        """The filter of a program, looked up once for each name."""
+        """The filter of a program, looked up once for each name. None: it is unknown here."""
         if name not in self._programs:
             if len(self._programs) >= PROGRAMS_MAX:
                 self._programs.clear()

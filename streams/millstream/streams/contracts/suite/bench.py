@@ -405,7 +405,7 @@ class AdapterBench:
     async def acknowledge(
         self, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
     ) -> Token | None:
-        """Acknowledge messages as the runtime does; return the position.
+        """Acknowledge messages as the runtime does. Return the position, or None if there is none.
 
         Args:
             receiver: the receiver.

@@ -108,7 +108,8 @@ class SegmentCheck:
         return [one for one in found if any(offset_of(one[2]) in gap for gap in self._lost)]
 
     async def _check_lost(self, places: Iterator[Place]) -> Checked | None:
-        """Read entries one by one where their frames are damaged."""
+        """Read the next entries one by one, because their frames are damaged. None: all are
+        read."""
         part = list(islice(places, PLACES_AT_ONCE))
         if not part:
             return None

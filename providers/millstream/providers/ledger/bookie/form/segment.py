@@ -48,7 +48,8 @@ def index_name(number: int) -> str:
 
 
 def number_in(name: str, suffix: str = ".seg") -> int | None:
-    """Return the number of the segment that a file of this name belongs to."""
+    """Return the number of the segment that a file of this name belongs to. None: the name is not
+    that of a segment's file."""
     digits = name.removesuffix(suffix)
     is_one = name.endswith(suffix) and len(digits) == DIGITS and digits.isdecimal()
     return int(digits) if is_one and digits.isascii() else None

@@ -34,7 +34,7 @@ WINDOW_BYTES = 1 << 20
 
 
 class Walked(NamedTuple):
-    """A frame that was found. `lost_before`: there were others between it and the one before.
+    """A frame that was found. `lost_before`: frames between it and the last one found are lost.
 
     `bad`: the indexes of records with damaged bodies; `bodies` has all of them.
     """

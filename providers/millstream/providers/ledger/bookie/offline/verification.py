@@ -362,7 +362,7 @@ class Verification:
 
 
 class Told(Walk):
-    """A walk that reports each frame, and where the one before ended."""
+    """A walk that reports each frame, and where the previous frame ended."""
 
     __slots__ = ("_tell",)
 

@@ -225,7 +225,8 @@ async def entry_at(reader: TopicLedgerReader, entry: int) -> Entry:
 
 
 async def entry_upto(reader: TopicLedgerReader, entry: int) -> Entry | None:
-    """Return this entry of a closed ledger, or the last one before it that was not given up."""
+    """Return this entry of a closed ledger, or the last earlier one that was not given up; None if
+    all were."""
     while entry > NOTHING:
         try:
             return await entry_at(reader, entry)

@@ -173,7 +173,7 @@ class TopicReader:
 
 
 def span_of(record: TopicRecord, number: int) -> LedgerSpan | None:
-    """Return the ledger that a message is in, or would be in."""
+    """Return the ledger that a message is in, or would be in. None: it is before all ledgers."""
     at = bisect_right(record.spans, number, key=lambda span: span.first) - 1
     return record.spans[at] if at >= 0 else None
 

@@ -44,7 +44,7 @@ class PlainIndex:
             self.dead = 0
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None:
-        """The most urgent message; it stays until it is removed."""
+        """The most urgent message, or None. It stays until it is removed."""
         heap, messages = self.heap, self.messages
         while heap:
             key = heap[0]

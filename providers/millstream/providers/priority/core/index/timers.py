@@ -68,7 +68,7 @@ class Timers:
         return None
 
     def due(self, now_ms: int) -> Message | None:
-        """The first message that is due; it stays until its timer is cleared."""
+        """The first message that is due, or None. It stays until its timer is cleared."""
         next_ms = self.next_due_ms()
         if next_ms is None or next_ms > now_ms:
             return None

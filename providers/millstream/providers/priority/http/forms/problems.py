@@ -134,7 +134,7 @@ def key_reused(queue: str) -> Problem:
 
 
 def limit_of(error: MillstreamError) -> Limit | None:
-    """The limit that an error names."""
+    """Return the limit that an error names, or None."""
     if isinstance(error, Overloaded):
         return Limit(error.limit, error.limit_name)
     found = LIMIT.search(str(error))

@@ -192,7 +192,7 @@ async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
 
 
 async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None:
-    """The first message that is kept, as the error names it."""
+    """Return the first message that is kept, as the error names it. None: it names none."""
     try:
         await receiver.start(after)
     except CursorTooOld as error:

@@ -258,7 +258,7 @@ async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
 
 
 async def page_too_old(reader: GuardedReader, position: Token) -> Token | None:
-    """The first message that is kept, as the error names it."""
+    """Return the first message that is kept, as the error names it. None: it names none."""
     try:
         page = await reader.read_from(position, EVENTS_MAX, BYTES_MAX)
     except CursorTooOld as error:

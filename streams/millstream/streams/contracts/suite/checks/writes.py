@@ -289,6 +289,6 @@ async def tokens_rise_over_epochs(bench: AdapterBench) -> None:
 
 
 def expect_behind(last: Token, new: Token) -> None:
-    """Expect that a token is higher than the one before it."""
+    """Expect that a token is higher than the previous one."""
     if not last < new:
         raise ContractBroken(f"a token above {last}", str(new))
