@@ -72,8 +72,8 @@ class SystemTarget:
         target_specs: The methods that can be called, by name. Set when the class is defined.
         together: For some methods, a plain function that takes all calls of one frame together,
             before any task starts. It gets the arguments of each call. For each call it returns the
-            result, an error, or NotImplemented if it did nothing. Calls with NotImplemented run
-            after the others, one by one.
+            result, an error, or NotImplemented if it did nothing. A call with NotImplemented then
+            runs as a usual call of the method.
     """
 
     target_name: ClassVar[str]

@@ -101,7 +101,7 @@ class MemberInfo(msgspec.Struct, frozen=True):
     """A silo that is in the cluster, as `Silo.members` and `Client.members` return it.
 
     Attributes:
-        name: The name that the silo was given. Its address if it was given none.
+        name: The name that the silo was given, or its address if it has no name.
         address: `host:port@generation`.
         status: Joining, active or stopping.
         grain_types: The names of the grain types that the silo hosts.

@@ -19,7 +19,8 @@ def settle_memory() -> None:
 def fill_standard_streams() -> None:
     """Open the descriptors 0, 1 and 2 if they are closed. Call it before the loop is made.
 
-    Otherwise libuv may get one of these numbers, and aborts when it closes it.
+    Otherwise a descriptor of libuv may get one of these numbers, and libuv aborts the process when
+    it closes that descriptor.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

@@ -208,7 +208,7 @@ class SimCluster:
         self._simulation.spawn(host, self._program(host), name=f"program of {host}")
 
     async def _program(self, host: Host) -> None:
-        """Run a silo, and another one after it has ended."""
+        """Run a silo. When it has ended, run another one, and so on."""
         while self._may_run(host.name):
             silo = self._make(host)
             try:

@@ -183,7 +183,7 @@ class AcksByHand:
             self._telling.discard(queue)
 
     def _untold(self, queue: str, told: Token | None) -> Token | None:
-        """Return the token that the agent does not know yet. None: there is none, or a reply
-        carries it."""
+        """Return the acknowledged token that the agent does not know yet. None: the agent knows
+        all, or a running delivery will report the token with its reply."""
         upto = self._upto.get(queue)
         return None if upto == told or queue in self._running else upto

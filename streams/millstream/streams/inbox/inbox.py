@@ -2,9 +2,9 @@
 
 Owns: `InboxGrain`: waiting for events and for their acknowledgement, the choice of the session,
 silence. Not: the waiting events (`pending`), the subscription (`rendezvous`). Invariants: a
-delivery ends when all its events are acknowledged. When its time is over, it ends with the
-acknowledged ones. Without a consumer, a delivery is refused. A subscription without a name ends
-when its consumer leaves, or is silent for `consumer_silence_s`.
+delivery ends when all its events are acknowledged, or when its time is over; then only the
+acknowledged events count as delivered. Without a consumer, a delivery is refused. A subscription
+without a name ends when its consumer leaves, or is silent for `consumer_silence_s`.
 """
 
 from __future__ import annotations

@@ -237,8 +237,8 @@ def hand_over(
 ) -> QueueRecord:
     """Return the record of a queue that its owner frees, with all that the owner knows.
 
-    If `is_acked` is False, the provider does not know all finished events. It delivers them again
-    unless the record covers them.
+    If `is_acked` is False, the provider does not know of all finished events that they are
+    finished. It delivers the unknown ones again, unless the record covers them.
     """
     assert record.handoff is not None, f"{record}"
     new = record if progress is None else _replace(record, progress)

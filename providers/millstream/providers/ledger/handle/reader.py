@@ -189,7 +189,7 @@ class LedgerReader:
         return entries
 
     async def _tell(self, bookies: Sequence[str], entry: int) -> None:
-        """Tell bookies that they lack an entry which another bookie has; they repair it."""
+        """Tell bookies that they lack an entry that another bookie has, so that they repair it."""
         for bookie in bookies:
             with suppress(BookieError):
                 await self._context.bookies.suspect(bookie, self._record.ledger, entry)

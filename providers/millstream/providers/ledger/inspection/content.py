@@ -173,7 +173,7 @@ async def scopes_in(store: StateStore) -> AsyncIterator[str]:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """Return names like this one, or some names."""
+    """Return a text for an unknown name: up to three similar names, or else the first three."""
     known = sorted(names)
     found = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
     return f"near it are: {', '.join(found)}" if found else "there are none"

@@ -122,7 +122,7 @@ class DirectoryRefused(LedgerError):
 
 
 class DirectoryInUse(DirectoryRefused):
-    """Another bookie, in this process or another one, has the directory."""
+    """Another bookie uses the directory, in this process or another process."""
 
 
 class BookieError(LedgerError):

@@ -119,7 +119,7 @@ class Desk:
         self._kept[queue] = self._tasks.call_later(KEPT_S, leave)
 
     async def leave(self, queue: QueueId, topic: Topic) -> None:
-        """Close a topic in order, unless another one has replaced it."""
+        """Close a topic in order, unless another object has replaced it for this queue."""
         async with self._changing[queue]:
             if self._topics.get(queue) is topic:
                 await self._close(queue, topic)

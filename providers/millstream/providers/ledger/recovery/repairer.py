@@ -97,7 +97,7 @@ class LedgerRepairer:
         return self._context.bookies.writable()
 
     async def _end(self, record: LedgerRecord) -> LedgerRecord:
-        """Close the ledger. Its writer, if it lives, is fenced and begins another one."""
+        """Close the ledger. If its writer still runs, it is fenced and begins another ledger."""
         ended = await recover(self._context, record.ledger)
         self.copied.ended += 1
         log.info(

@@ -99,7 +99,7 @@ class Ledgers(Protocol):
     async def create(
         self, quorum: Quorum | None, topic: str, /, first: int = 0, owner: tuple[int, int] = (0, 0)
     ) -> TopicLedgerWriter:
-        """Make a new, empty ledger. With the quorum None it has the usual one.
+        """Make a new, empty ledger. `quorum` None: the quorum of the options.
 
         Args:
             first: the number that its first message will have in the topic.

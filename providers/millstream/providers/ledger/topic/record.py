@@ -93,7 +93,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         return self.epoch, self.opening
 
     def lists(self, ledger: int) -> bool:
-        """Whether this is one of its ledgers."""
+        """Whether the ledger belongs to the topic."""
         return any(span.ledger == ledger for span in self.spans)
 
     def backlog(self, mark: int, end: int) -> int:

@@ -111,7 +111,7 @@ class Topic:
 
     @property
     def record(self) -> TopicRecord:
-        """Its row, as this owner wrote it last."""
+        """The row of the topic, as this owner last wrote it."""
         return self._owned.record
 
     @property
@@ -127,9 +127,10 @@ class Topic:
     def append(self, messages: Sequence[TopicMessage]) -> Future[list[int | None]]:
         """Store messages in order. The future has their numbers once all of them are durable.
 
-        Appends are pipelined, and stored in the order of calls. A sequence of a producer that is
-        not above its highest one is not stored again. Its number is the former one, or None. An
-        append that is cancelled while it waits for room is never sent.
+        Appends are pipelined, and stored in the order of calls. A message whose
+        sequence is not above the highest one of its producer is not stored again: the future has
+        the number of the stored message, or None if that number is not known any more. An append
+        that is cancelled while it waits for room is never sent.
 
         The future fails with QueueFull, QueueUnavailable (none of them is stored), PublishUnknown
         (they may be stored, also later: send the same sequences again), QueueFenced (none is

@@ -4,8 +4,8 @@ This module owns `MemoryConsumer`, the order in which it serves its partitions, 
 `partition` owns the positions. Invariants:
 
 - One loop iterates over a consumer at a time.
-- A batch has items of one partition and never changes. Until it is committed, its partition
-  delivers it again.
+- A batch has items of one partition and never changes. Until a batch is committed, its
+  partition delivers it again.
 - A partition with items is served within as many batches as the consumer has partitions.
 - A wait leaves nothing registered, however it ends.
 """

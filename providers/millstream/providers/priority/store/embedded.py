@@ -125,7 +125,7 @@ class EmbeddedHold:
 class EmbeddedStore:
     """A durable store in SQLite files, for the silos of one machine.
 
-    The files are `priority-0.db` to `priority-7.db`. A queue is in one of them, by its name.
+    The files are `priority-0.db` to `priority-7.db`. The name of a queue decides its file.
 
     Silos of several processes may share the directory, and silos of one process may share the
     object. Everything that was answered survives the end of every process, and a power cut. A

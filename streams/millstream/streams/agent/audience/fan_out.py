@@ -3,8 +3,8 @@
 `audience` knows the subscriptions, and `delivery` delivers to one of them.
 
 Invariants for a stream with very many subscriptions: they get a message in several parts, so that
-other tasks can run in between. The next message begins after all of them have this one. A
-subscription that ends meanwhile gets nothing more.
+other tasks can run in between. The next message begins when all subscriptions have the current
+one. A subscription that ends meanwhile gets nothing more.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ __all__ = ["Newcomers"]
 
 
 class Newcomers:
-    """Makes the subscribers of one provider: with its limits, or with their own where they have
-    some."""
+    """Makes the subscribers of one provider. A limit of the provider holds for a subscription that
+    does not set this limit itself."""
 
     def __init__(self, options: DeliveryOptions, filters: HostedFilters | None = None) -> None:
         self._options = options

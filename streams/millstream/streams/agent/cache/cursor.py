@@ -657,9 +657,10 @@ class Cursor:
         """Compare the beginning of the cursor with the messages that the provider keeps.
 
         Args:
-            first: the first message that the provider kept at the time of the question; None: none.
-            last: the last one; None: none.
-            newest: the last message that had arrived by then; None: none.
+            first: the first message that the provider kept at the time of the question. None: the
+                provider kept no message.
+            last: the last message that the provider kept then, or None.
+            newest: the last message that had arrived here by then, or None.
 
         Returns True if the cursor should have begun after the last message; then it gets only new
         messages.

@@ -27,8 +27,9 @@ class Slot:
 
     Attributes:
         index: the absolute index in the cache; `REREAD`: it was read again.
-        before: the message that arrived just before it, of any stream; it may have left.
-        lane: the chain of this slot; None: it has no items.
+        before: the token of the previous message, of any stream. That message may not be in memory
+            any more.
+        lane: the chain of this slot. None: the message has no items.
         holds: the number of pins: cursors at this message, plus one while its subscriptions are
             unknown.
         goes_back: the queue delivers the message again when its handler fails, and counts attempts.

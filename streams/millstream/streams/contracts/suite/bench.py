@@ -416,7 +416,7 @@ class AdapterBench:
         return last
 
     def same(self, found: Sequence[QueueMessage], wanted: Sequence[str]) -> None:
-        """Expect these messages; in this order, if the provider has one.
+        """Expect these messages, and in this order if the provider is ordered.
 
         Args:
             found: the messages.

@@ -52,7 +52,8 @@ async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
 
 
 def find_push_receiver(receiver: QueueReceiver) -> PushReceiver:
-    """The receiver as a `PushReceiver`. Raises NotRun: it is none, so its buffer is not visible."""
+    """Return the receiver, which must be a `PushReceiver`. Otherwise raises NotRun, because the
+    buffer of another receiver is not visible."""
     if isinstance(receiver, PushReceiver):
         return receiver
     raise NotRun("the receiver is no `PushReceiver`")
