@@ -196,7 +196,7 @@ class Partition(Generic[T]):
         return self._chain.copy(segment, low, high)
 
     def take(self, group: str, count: int) -> list[T]:
-        """`pull` and `commit` in one."""
+        """Pull at most `count` items for a group, and commit them."""
         reader = self._readers.get(group) or self._reader(group)
         low, tail = reader.committed, self._chain.tail
         high = min(low + count, tail.start + tail.count)

@@ -282,7 +282,7 @@ class MemoryQueue(Grain):
 
     @always_interleave
     async def acknowledge(self, epoch: int, era: int, upto: int, also: list[int]) -> None:
-        """Drop all messages up to a number, and single ones after it."""
+        """Drop all messages up to number `upto`, and the messages with the numbers in `also`."""
         self._log.acknowledge(epoch, era, upto, also)
 
     @always_interleave

@@ -182,7 +182,8 @@ class QueueLog:
         return dict(self._producers)
 
     def content(self, start: int, count: int) -> list[QueueMessage | None]:
-        """Return messages after number `start`, with None in place of an acknowledged one."""
+        """Return at most `count` messages after number `start`, with None in place of each
+        acknowledged one."""
         return [
             None if held is None else held.message for held in self._partition.read_at(start, count)
         ]
@@ -411,9 +412,9 @@ class QueueLog:
         return events
 
     def acknowledge(self, epoch: int, era: int, upto: int, also: Sequence[int]) -> None:
-        """Drop all messages up to a number, and single ones after it.
+        """Drop all messages up to number `upto`, and the messages with the numbers in `also`.
 
-        Repeated or older numbers have no effect. Single messages release their capacity at once.
+        Numbers of dropped messages have no effect. Each dropped message frees its capacity at once.
         """
         self.check_epoch(epoch)
         if era == self.era:

@@ -224,7 +224,7 @@ def find(connection: sqlite3.Connection, key: str) -> Row | None:
 def find_range(
     connection: sqlite3.Connection, prefix: str, after: str, limit: int
 ) -> list[tuple[str, Row]]:
-    """Rows of a prefix after a key, in key order. Keys of one prefix lie side by side."""
+    """Return at most `limit` rows of a prefix after the key `after`, in key order."""
     found = connection.execute(
         "SELECT key, data, etag, fence FROM rows WHERE key >= ? AND key > ? ORDER BY key LIMIT ?",
         (prefix, after, max(limit, 0)),

@@ -138,7 +138,8 @@ class SharedReads:
 
 
 async def in_time(what: str, call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call. Raises StorageUnavailable after the time limit."""
+    """Return the result of a call of the table. Raises StorageUnavailable after the time limit.
+    `what` names the call in the error."""
     try:
         async with asyncio.timeout(TABLE_LIMIT_S):
             return await call

@@ -200,7 +200,7 @@ def device_and_inode(path: Path) -> str:
 
 
 def write_line(path: Path, line: str, how: int) -> None:
-    """Write a line durably with one write."""
+    """Write a line durably with one write. `how` has further flags of `os.open`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
     try:
         os.write(descriptor, line.encode())

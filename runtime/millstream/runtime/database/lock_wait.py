@@ -39,7 +39,8 @@ class LockWait:
         self._never = threading.Event()
 
     def run(self, what: str, action: Callable[[], T]) -> T:
-        """Return the action's result. Raises StorageUnavailable if the lock is not free in time."""
+        """Return the action's result; run it again while the lock is not free. Raises
+        StorageUnavailable, whose text begins with `what`, after the longest wait."""
         waited_s = 0.0
         while True:
             try:

@@ -110,7 +110,7 @@ class Parcels:
         self.size_bytes += len(parcel)
 
     def unsent(self, limit: int) -> list[tuple[int, bytes]]:
-        """Return the first stored parcels that are not sent, with their numbers."""
+        """Return the first `limit` stored parcels that are not sent, with their numbers."""
         numbers = range(self._sent + 1, min(self._stored, self._sent + limit) + 1)
         return [(number, self._held[number - self._first]) for number in numbers]
 
@@ -139,7 +139,7 @@ class Parcels:
         self._asked.remove(asked)
 
     def row(self, upto: int) -> ParcelRow:
-        """Return the parcels for the row: all that are not sent, up to this number."""
+        """Return the parcels for the row: those up to this number that are not sent."""
         held = self._held[: max(0, upto + 1 - self._first)]
         return ParcelRow(self.origin, self._first, held)
 

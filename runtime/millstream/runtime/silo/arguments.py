@@ -94,9 +94,9 @@ def check_grains(grains: Any, of: str = "Silo") -> list[type[Grain]]:
 
 
 def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
-    """Return, for each argument, the functions that make a part for each silo.
+    """Return, for each argument, the functions that make a part for each silo, by name.
 
-    Raises ConfigError for a value that is not a function.
+    `of` is the caller, for error texts. Raises ConfigError for a value that is not a function.
     """
     found = {option: _by_name(option, makers, of) for option, makers in given.items()}
     for makers in found.values():
@@ -119,7 +119,8 @@ def read_address(option: str, text: object) -> Address:
 def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
     """Return the stores by name. A value is a store, or a text that names a plug-in.
 
-    None stands for one store in memory. Raises ConfigError for any other value.
+    None stands for one store in memory. `of` is the caller, for error texts. Raises ConfigError for
+    any other value.
     """
     if stores is None:
         return {"default": MemoryStateStore()}

@@ -38,7 +38,7 @@ class DeadLettersTarget(SystemTarget):
     async def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[DeadLetter]:
-        """Return dead letters whose ids follow the id `after`, in the order of ids.
+        """Return at most `limit` dead letters whose ids follow the id `after`, in the order of ids.
 
         Raises ValueError for arguments that are not valid.
         """
@@ -49,7 +49,7 @@ class DeadLettersTarget(SystemTarget):
     async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[str]:
-        """Return ids of damaged dead letters that follow the id `after`.
+        """Return at most `limit` ids of damaged dead letters, in order, after the id `after`.
 
         Raises ValueError for arguments that are not valid.
         """

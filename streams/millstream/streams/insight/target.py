@@ -28,11 +28,11 @@ class Reports(Protocol):
         ...
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The streams of a namespace with the largest lag, of the queues in all silos."""
+        """Return the `limit` streams of a namespace with the largest lag, in all silos."""
         ...
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """The streams of a namespace with the largest lag, of the queues that this silo reads."""
+        """Return the `limit` streams with the largest lag, of the queues that this silo reads."""
         ...
 
 
@@ -55,9 +55,9 @@ class WhyTarget(SystemTarget):
 
     @open_to(Role.OPERATOR)
     async def lagging(self, namespace: str, limit: int) -> list[LaggingStream]:
-        """The streams of a namespace with the largest lag, from all silos that answer."""
+        """Return the `limit` streams of a namespace with the largest lag, of silos that answer."""
         return await self._reports.lagging(namespace, limit)
 
     async def lagging_here(self, namespace: str, limit: int) -> list[LaggingStream]:
-        """The streams of a namespace with the largest lag, of the queues that this silo reads."""
+        """Return the `limit` streams with the largest lag, of the queues that this silo reads."""
         return await self._reports.lagging_here(namespace, limit)

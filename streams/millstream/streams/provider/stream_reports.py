@@ -98,7 +98,8 @@ class StreamReports:
         return found
 
     async def lagging(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """Return the streams of a namespace with the largest lag, of all silos that answer."""
+        """Return the `limit` streams of a namespace with the largest lag, of all silos that
+        answer."""
         call = self._services.targets.call
         answers = await asyncio.gather(
             *(
@@ -111,7 +112,8 @@ class StreamReports:
         return sorted(found, key=lambda one: one.lag, reverse=True)[:limit]
 
     async def lagging_here(self, namespace: str, limit: int, /) -> list[LaggingStream]:
-        """Return such streams of the queues that this silo reads. Cost: O(known streams)."""
+        """Return the `limit` streams of a namespace with the largest lag, of the queues that this
+        silo reads. Cost: O(known streams)."""
         found: list[LaggingStream] = []
         for agent in self._agents.agents():
             for stream in agent.work.list_undelivered(namespace):

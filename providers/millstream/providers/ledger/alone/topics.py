@@ -452,7 +452,7 @@ def check_partitions(name: str, partitions: int | None) -> None:
 
 
 def refuse_other(name: str, what: str, given: object, known: object) -> None:
-    """Raise ConfigError if the given value differs from the known one."""
+    """Raise ConfigError if the given value differs from the known value. `what` names the value."""
     if given is not None and known is not None and given != known:
         values = f"{show_text(repr(given))}, and {show_text(repr(known))}"
         raise ConfigError(

@@ -109,7 +109,7 @@ class RecoveryCore:
         return self._go_on()
 
     def found(self, place: int, first: int, found: Found) -> list[Step]:
-        """The answer to a read."""
+        """Handle the answer of the bookie at `place` to a read from entry `first` on."""
         self._asked.pop(place, None)
         known = self._known.setdefault(place, {})
         for entry, packed in enumerate(found.entries, first):

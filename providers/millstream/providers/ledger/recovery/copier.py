@@ -117,10 +117,10 @@ class Copier:
     async def page(
         self, record: LedgerRecord, first: int, count: int, but: str = ""
     ) -> Sequence[bytes]:
-        """Return entries from `first` on that passed their check, at least one; none: no bookie has
-        the entry.
+        """Return 1 to `count` entries from `first` on that passed their check, from any bookie
+        except `but`. The result is empty if no bookie has entry `first`.
 
-        Raises NotRecoverable: some bookies that may have it do not answer.
+        Raises NotRecoverable if bookies that may have the entry do not answer.
         """
         silent: list[str] = []
         for bookie in record.holders(first):

@@ -197,8 +197,9 @@ class QueueWaiters:
 
 
 def touch(group: WaiterGroup, count: int) -> list[Waiter]:
-    """Record a change, and return the callers that must look again in addition to those that are
-    about to.
+    """Record a change that `count` callers may use, and return the callers to wake.
+
+    Callers that were woken already and did not look yet count as woken for this change.
     """
     group.changes += 1
     group.fresh = 0

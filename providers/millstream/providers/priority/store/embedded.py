@@ -369,7 +369,7 @@ class Owners:
         os.write(self._writing, epoch.to_bytes(WIDTH_BYTES, "little"))
 
     def is_owner(self, number: int, epoch: int) -> bool:
-        """Whether no later owner has followed the owner of this epoch."""
+        """Whether the owner of this epoch is still the last owner of the queue."""
         if not self._is_open:
             return False
         found = os.pread(self._reading, WIDTH_BYTES, number * WIDTH_BYTES)

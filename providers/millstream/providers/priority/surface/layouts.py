@@ -88,9 +88,8 @@ class HeadBoard:
         self._looked_s = now_s
 
     def knows(self, count: int, now_s: float) -> bool:
-        """Whether enough is known, and recent enough, to plan this many messages.
-
-        Empty heads are never enough.
+        """Whether the known heads of the shards suffice to plan this many messages. They must be
+        recent, and not all empty.
         """
         if now_s - self._looked_s >= HEADS_S or not any(self._heads.values()):
             return False
@@ -98,7 +97,8 @@ class HeadBoard:
         return all(len(self._heads[shard]) >= count for shard in cut)
 
     def plan(self, count: int) -> Plan | None:
-        """Plan the most urgent messages that no other plan has. Return None if there are none."""
+        """Plan the `count` most urgent messages that no other plan has. Return None if there are
+        none."""
         every = ((head, shard) for shard, heads in self._heads.items() for head in heads)
         chosen = nsmallest(count, every)
         if not chosen:

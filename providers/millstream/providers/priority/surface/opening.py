@@ -88,7 +88,8 @@ class Whole:
         self._target = f"{QueuesTarget.target_name}/{part}"
 
     async def page(self, prefix: str, after: str) -> list[str]:
-        """The next names of queues that begin with the prefix."""
+        """Return the names of queues that begin with `prefix` and follow the name `after`: the next
+        page."""
         gateway = self._opener.gateway
         if gateway is None:
             return await self._here().queues(prefix, after, NAMES_MAX)

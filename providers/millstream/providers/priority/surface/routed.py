@@ -388,7 +388,8 @@ def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
 def merge_peeks(
     seen: Mapping[int, tuple[MessageView, ...]], at_most: int
 ) -> tuple[MessageView, ...]:
-    """The most urgent messages of all shards, as many as an answer can hold.
+    """Return the most urgent messages of all shards: at most `at_most`, and no more than an answer
+    can hold.
 
     Of equals, lower shards come first.
     """
@@ -407,5 +408,5 @@ def place(shard: int, view: MessageView) -> MessageView:
 
 
 def place_of(after: int) -> tuple[int, int]:
-    """The shard of a number in a page, and the number within the shard."""
+    """Return the shard of the number `after` of a page, and the number within the shard."""
     return after >> SHARD_BITS, after & ((1 << SHARD_BITS) - 1)

@@ -333,7 +333,8 @@ class QueueCache:
         return self._slots[self.base].before if self._slots else self._newest
 
     def cut(self, stream: StreamId, upto: int, let_go: Callable[[], None]) -> list[Token]:
-        """Return the messages of a stream after an index to the queue; the result has their tokens.
+        """Give the messages of a stream after the index `upto` back to the queue: remove them from
+        the cache, and return their tokens.
 
         `let_go` makes every cursor after that index unpin its message.
         """

@@ -67,8 +67,10 @@ class SessionAnswers:
             self.sessions[session].answers[number] = (what, answer)
 
     def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
-        """The answer to a repeated request; None if the request is new and there is room for its
-        answer.
+        """Return the answer to a repeated request. None: the request is new, and there is room for
+        its answer.
+
+        `what` describes the request, so that another request with the same number is refused.
         """
         name, number, acknowledged, mark = request
         session = self.sessions.get(name)
