@@ -3,7 +3,7 @@
 Owns: `LeaseBalancer` and its choice (`choose`). Not: the leases themselves, which are those of the
 queue records (`ownership.decision`). Source: Orleans' LeaseBasedQueueBalancer; unlike there, a
 queue is released only when its deliveries are drained. Invariants: a silo wants no queue that
-another live silo keeps. Above its share it gives back the queues that it has had longest. If two
+another live silo keeps. Above its share it releases the queues that it has had longest. If two
 silos want the same free queue, the record decides, and the later silo stops wanting it at its next
 look.
 """
@@ -56,7 +56,7 @@ class LeaseBalancer:
     queues as soon as its leases run out, even before the membership notices. It needs
     `OwnershipOptions(lease_s=...)`.
 
-    A silo keeps its leased queues up to its share, and gives back the ones that it has had longest.
+    A silo keeps its leased queues up to its share, and releases the queues that it has had longest.
     It takes queues without an owner, or with a lease that has run out, without a delay. The
     balancer reads the queue records: every second until each queue has its owner, then every 10 s.
     While the state store does not answer, the last answer stays valid.

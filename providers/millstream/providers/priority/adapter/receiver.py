@@ -1,6 +1,6 @@
 """Reading a priority queue for an agent: leases that the runtime extends and ends.
 
-Owns `DeadlineReceiver`. The agent decides when an event is done or given back.
+Owns `DeadlineReceiver`. The agent decides when an event is acknowledged or released.
 
 Invariants:
 

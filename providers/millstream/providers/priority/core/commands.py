@@ -193,7 +193,7 @@ class Extend(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Give the message back. With `refund`, the attempt does not count."""
+    """End the lease without a result. With `refund`, the attempt does not count."""
 
     id: str
     token: LeaseToken

@@ -398,9 +398,10 @@ class PriorityCore:
         refund: bool = False,
         reason: str = "",
     ) -> Done:
-        """Give the message back.
+        """Release the message: end its lease without a result.
 
-        It is then pending, or invisible for `delay_ms`, or errored if no attempts are left.
+        The message is then pending, or invisible for `delay_ms`, or errored if no attempts are
+        left.
 
         A repeat has the same result until the message is leased again. With `refund`, the attempt
         does not count. Raises the errors of `complete`, and `RequestInvalid`.

@@ -117,7 +117,7 @@ class MessageFinished(PriorityQueueError):
 
 
 class LeaseLost(PriorityQueueError):
-    """The lease is over: its time has passed, it was given back, or it was ended in another way.
+    """The lease is over: its time has passed, or its message was released, finished or cancelled.
 
     Stop the work: another worker may have the message. The error may come before a block of code
     starts with the lease.

@@ -141,7 +141,7 @@ class RedisStore:
             self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        """Take the ownership of a queue: see `PriorityStore`."""
+        """Acquire the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         server, keys = self._server(), queue_keys(self.options.prefix, queue)
         lane = self._lanes[lane_of(queue)]

@@ -225,7 +225,7 @@ class PriorityStore(Protocol):
         ...
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> OwnedQueue:
-        """Take the ownership of a queue, and end the ownership of its former owner.
+        """Acquire the ownership of a queue, and end the ownership of its former owner.
 
         Args:
             queue: Name of the queue.

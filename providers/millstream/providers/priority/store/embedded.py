@@ -183,7 +183,7 @@ class EmbeddedStore:
                 self.drop_rows(self._file(index))
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        """Take the ownership of a queue: see `PriorityStore`."""
+        """Acquire the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         file = self._file(file_index(queue))
         begun_s, now_ms = self._env.wall_s(), int(self._env.wall_s() * 1000)

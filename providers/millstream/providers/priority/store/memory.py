@@ -176,7 +176,7 @@ class MemoryStore:
         self._users += 1
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
-        """Take the ownership of a queue: see `PriorityStore`."""
+        """Acquire the ownership of a queue: see `PriorityStore`."""
         check_request_text(queue, "queue", queue)
         if self.faults is not None:
             await self.faults.before(queue)

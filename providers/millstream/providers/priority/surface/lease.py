@@ -120,7 +120,7 @@ class Lease:
     def is_lost(self) -> bool:
         """Whether another worker may have the message, as far as this process knows.
 
-        True after the lease was refused, released or given back, or when its time has passed. False
+        True after the lease was refused or released, or when its time has passed. False
         after `complete`, `fail` and `cancel`.
         """
         if self._lost is not None or self._is_given_back:
@@ -179,7 +179,7 @@ class Lease:
     async def release(
         self, *, delay_s: float = 0.0, refund: bool = False, reason: str = ""
     ) -> Done:
-        """Give the message back, so that a worker can lease it again.
+        """Release the message, so that a worker can lease it again.
 
         Without attempts left, the message becomes errored.
 

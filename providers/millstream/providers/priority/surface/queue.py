@@ -79,7 +79,7 @@ class PriorityQueue:
     """A handle of one priority queue, which `priority_queue` returns.
 
     A message is `pending` until a worker leases it. The worker then completes it, fails it, or
-    gives it back. A lease that ends by time makes the message pending again, until its attempts are
+    releases it. A lease that ends by time makes the message pending again, until its attempts are
     used up; then the message is `errored`. Finished messages can be read for `retention_ms`; then
     they are collected, and their ids are free again.
 
@@ -416,7 +416,7 @@ class PriorityQueue:
         refund: bool = False,
         reason: str = "",
     ) -> Done:
-        """Give a message back, so that a worker can lease it again.
+        """Release a message, so that a worker can lease it again.
 
         Without attempts left, the message becomes errored.
 
