@@ -50,7 +50,7 @@ class DamageLog:
         self._log.error(text, error)
 
     def is_whole(self, row: str) -> None:
-        """Note that a row is not damaged. If it is damaged later, `tell` logs it again.
+        """Record that a row is not damaged. If it is damaged later, `tell` logs it again.
 
         Args:
             row: The row's name, as given to `tell`.

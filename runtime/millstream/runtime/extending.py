@@ -207,7 +207,7 @@ def kind_of(cls: type[Contract]) -> str:
     """Return the name of a grain class on the wire and in stores.
 
     Args:
-        cls: A grain class, or a contract.
+        cls: A grain class, or a contract, which has the name of its grain class.
     """
     return cls.__millstream_type__.name
 

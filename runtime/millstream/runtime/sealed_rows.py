@@ -64,7 +64,9 @@ def seal(key: str, row: Sealed) -> bytes:
 
 
 def seal_content(key: str, content: bytes) -> bytes:
-    """Seal the content of a row whose versions are never compared.
+    """Seal the content of a row whose owner does not compare its generation or birth.
+
+    The seal is a checksum: it does not encrypt. `seal` also stores a generation and a birth.
 
     Args:
         key: The key of the row. `open_row` accepts the bytes under this key only.

@@ -102,13 +102,12 @@ class GatewayList:
         self._keep(addresses)
 
     def leave(self, name: str) -> None:
-        """Note the goodbye of a gateway."""
+        """Record the goodbye of a gateway."""
         self._leaving.add(name)
         self._know([known for known in self.known if known != name])
 
     def evict(self, name: str) -> None:
-        """Note that a gateway is dead in the membership table. Other gateways may not know it
-        yet."""
+        """Record that a gateway is dead in the table, though other gateways may not know it yet."""
         self._evicted[name] = None
         while len(self._evicted) > EVICTED_KEPT_MAX:
             del self._evicted[next(iter(self._evicted))]

@@ -140,8 +140,8 @@ class Gateways:
             self._peers.know_as(peer.name, peer)
 
     def leaving(self, peer: Peer, /) -> None:
-        """Use other gateways for new calls, and ask the leaving one for them while it is
-        connected.
+        """Send new calls to other gateways, and ask the leaving one for the present list of
+        gateways before its connection closes.
         """
         self._list.leave(peer.name)
         self._updates.ask_leaving(peer)

@@ -83,7 +83,7 @@ def pack(value: object) -> bytes:
 
 
 def cut(text: str) -> str:
-    """Return the end of a text, at most `TEXT_CHARS_MAX` characters."""
+    """Return a text, or `...` and its last `TEXT_CHARS_MAX` characters if it is longer."""
     return text if len(text) <= TEXT_CHARS_MAX else f"...{text[-TEXT_CHARS_MAX:]}"
 
 

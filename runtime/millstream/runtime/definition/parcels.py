@@ -115,7 +115,7 @@ class Parcels:
         return [(number, self._held[number - self._first]) for number in numbers]
 
     def on_done(self, upto: int) -> None:
-        """Note that all parcels up to this number are sent."""
+        """Record that all parcels up to this number are sent."""
         assert self._sent <= upto <= self._stored, f"{upto} is sent, {self._stored} stored"
         gone = upto + 1 - self._first
         self.size_bytes -= sum(map(len, self._held[:gone]))
@@ -125,7 +125,7 @@ class Parcels:
     # -- called by the state
 
     def ask(self) -> WriteRequest:
-        """Note a requested write. It stores every parcel."""
+        """Record a requested write. It stores every parcel."""
         asked = WriteRequest(self.last)
         self._asked.append(asked)
         return asked
@@ -135,7 +135,7 @@ class Parcels:
         asked.upto = self.last
 
     def on_ended(self, asked: WriteRequest) -> None:
-        """Note that a write has ended, with or without success."""
+        """Record that a write has ended, with or without success."""
         self._asked.remove(asked)
 
     def row(self, upto: int) -> ParcelRow:
@@ -144,7 +144,7 @@ class Parcels:
         return ParcelRow(self.origin, self._first, held)
 
     def wrote(self, row: ParcelRow) -> None:
-        """Note that the row is stored."""
+        """Record that the row is stored."""
         self._in_row = row.first
         self._stored = max(self._stored, row.first + len(row.parcels) - 1)
         if self.has_unsent and self.sender is not None:

@@ -50,7 +50,7 @@ class PacedNews:
         return self._told_s + TOLD_EVERY_S if self._is_due else math.inf
 
     def tell(self, now_s: float) -> None:
-        """Note that the newest list is sent to all clients now."""
+        """Record that the newest list is sent to all clients now."""
         self._is_due, self._told_s = False, now_s
 
 

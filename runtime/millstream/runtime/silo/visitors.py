@@ -98,7 +98,7 @@ class Visitors:
             del self.clients[peer.name]
 
     def leaving(self, peer: Peer, /) -> None:
-        """Note that a silo is stopping. Its row says so, too, but may be read later."""
+        """Record that a silo is stopping. Its row says so, too, but may be read later."""
         if peer.is_silo:
             self._leaving.add(peer.name)
 

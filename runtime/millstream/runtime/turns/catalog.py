@@ -67,7 +67,7 @@ class Registrar(Protocol):
         ...
 
     async def unregister(self, activation: Activation, /) -> None:
-        """Remove the registration of an activation that ends. Best effort."""
+        """Remove the directory entry of an activation that ends. Best effort: raises nothing."""
 
 
 class Catalog:

@@ -364,8 +364,8 @@ class Peer:
     def _on_full(self) -> None:
         """Called by the writer when the link is full.
 
-        A served process that does not read its answers is paused, and disconnected above
-        `unread_bytes_max`.
+        If the peer opened the connection and does not read its answers, stop reading its requests.
+        Close the connection when more than `unread_bytes_max` bytes of answers wait.
         """
         if self._is_opener or self._link is None or self.is_closed:
             return

@@ -179,7 +179,7 @@ class Transport(Protocol):
         Args:
             address: the address to listen on. Port 0 selects a free port.
             answer: returns the answer, at most 64 bytes. `TcpTransport` calls it in a thread of its
-                own, also without a probe.
+                own, now and then also without a probe.
 
         Returns:
             The listener. Its `address` has the real port.
@@ -482,14 +482,15 @@ class TcpTransport:
 
         Args:
             address: the address to listen on. Port 0 selects a free port.
-            answer: returns the answer, at most 64 bytes. The thread also calls it without a probe.
+            answer: returns the answer, at most 64 bytes. The thread also calls it now and then
+                without a probe, so that it can check the state that it reports.
 
         Returns:
             The listener. Its `address` has the real port.
 
         Raises:
-            ClusterError: the port is in use, or the address does not belong to this machine or
-                user.
+            ClusterError: the port is in use, the address does not belong to this machine, or the
+                user may not listen on the port.
         """
         try:
             return ProbeListener(address, answer)

@@ -189,7 +189,7 @@ class SimLink:
             self._receiver.writable(self._is_writable)
 
     def on_drained(self, pending_bytes: int, is_ended: bool = False) -> None:
-        """Note the bytes in the pipe. Below the low-water mark the writer may continue, or
+        """Record the bytes in the pipe. Below the low-water mark the writer may continue, or
         is done.
         """
         if is_ended:
