@@ -258,7 +258,7 @@ class PullingAgent:
         return self._tracker.progress()
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the queue record has this progress."""
+        """Remember that the queue record has this progress."""
         self._tracker.on_stored(progress)
         self._core.settling.waits = self._losses.is_waiting
         self.on_progress()

@@ -110,7 +110,7 @@ class Losses:
         self._told.clear()
 
     def note(self, loss: Loss, wall_s: float) -> None:
-        """Note a loss that was reported to a lagging subscription; the next owner reports it
+        """Record a loss that was reported to a lagging subscription; the next owner reports it
         again."""
         self._found = with_loss(self._found, loss)
         self._lost = LostRanges(wall_s, tuple((one.after, one.first) for one in self._found))
@@ -129,7 +129,7 @@ class Losses:
         return msgspec.structs.replace(progress, lost=self._lost)
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the record has this progress."""
+        """Remember that the queue record has this progress."""
         self._stored = progress.lost
 
     # -- reports to streams
@@ -143,7 +143,7 @@ class Losses:
         return all(with_loss(self._all, one) == self._all for one in losses)
 
     def forget(self, stream: StreamId, *, is_told: bool) -> None:
-        """Note that a stream is forgotten; if it had all reports, it gets none again."""
+        """Record that a stream is forgotten; if it had all reports, it gets none again."""
         if self._all and is_told:
             self._told[stream] = None
             if len(self._told) > TOLD_MAX:

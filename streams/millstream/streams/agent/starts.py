@@ -41,7 +41,7 @@ class Starts:
         self._waiting.pop(subscription, None)
 
     def came(self, message: QueueMessage) -> list[tuple[str, Token]]:
-        """Note a message; returns the subscriptions that wait for a token after the end of the
+        """Record a message; returns the subscriptions that wait for a token after the end of the
         queue.
 
         A token is stored before anyone can name it. So a message that is stored later with a lower

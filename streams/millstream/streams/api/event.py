@@ -76,7 +76,7 @@ class Gap(msgspec.Struct, frozen=True):
         subscription: id of the subscription that may have lost events.
         after: the last event that the subscription had, or the last position known to be before the
             gap. None: neither is known.
-        first: the position where the stream continues. The next event is there or behind it.
+        first: the position where the stream continues. The next event is there or after it.
     """
 
     stream: StreamId

@@ -53,7 +53,7 @@ class Taken(msgspec.Struct, array_like=True, frozen=True):
     `seen_before`: number of items, from the first on, that may have been handled before. `beat_s`:
     call again within that time. `is_over`: the reason why the session has ended: another session is
     served, or the subscription ended. `gap`: just before the items, events are missing: those
-    stored behind the first token and before the second.
+    stored after the first token and before the second.
     """
 
     queue: str = ""

@@ -163,7 +163,7 @@ class Rendezvous(Grain):
         self._written.add(row.id)
 
     def _doubt(self, subscription: str) -> None:
-        """Note that a row may or may not have been written, for example after a cancelled call."""
+        """Record that a row was perhaps not written, for example after a cancelled call."""
         self._written.discard(subscription)
         self.context.deactivate_when_idle()
 

@@ -229,7 +229,7 @@ class StreamEvents(Generic[T]):
         return event
 
     def _acknowledge(self) -> None:
-        """Note that the program has processed the current event."""
+        """Record that the program has processed the current event."""
         current, self._current = self._current, None
         if current is not None:
             self._done.append(current.token)

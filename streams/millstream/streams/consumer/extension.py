@@ -5,15 +5,15 @@ calls the handlers. The agent decides about deliveries and retries.
 
 Invariants:
 
-- An item at or below the last token of its queue is acknowledged without running. This does not
-  hold for queues whose tokens do not rise or do not stay.
+- An item at or below the last processed token of its queue is acknowledged without running. This
+  does not hold if tokens do not rise, or if a message that is read again gets another token.
 - A delivery with an older epoch than a known one is refused.
-- With `commit_with`, the items that the reply counts as done are stored. A failed handler leaves no
-  change in the state.
+- With `commit_with`, the changes by the items that the reply counts as done are stored. A failed
+  handler leaves no change in the state.
 - Items of a subscription that this activation has unsubscribed are not handled, even if they were
   already on their way.
-- Events that were acknowledged by hand are not handled again, and no event is skipped before its
-  acknowledgement.
+- With `ack="manual"`, an acknowledged event is not handled again, and the reply acknowledges no
+  event that the grain has not acknowledged.
 - One delivery of a subscription runs at a time, also on a reentrant grain and during a hand-over.
 """
 

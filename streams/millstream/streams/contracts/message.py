@@ -133,7 +133,7 @@ class Page(NamedTuple):
     Attributes:
         messages: the messages found.
         next: the position where the next call continues.
-        at_end: no message is stored behind `next` yet.
+        at_end: no message is stored at `next` or after it yet.
     """
 
     messages: Sequence[QueueMessage]

@@ -42,7 +42,7 @@ class PushSource(Protocol):
     """
 
     async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
-        """Connect, and begin to push the messages behind a position.
+        """Connect, and begin to push the messages after a position.
 
         Called once. Take the queue over from a former owner that never closed its connection.
 
@@ -66,7 +66,7 @@ class PushSource(Protocol):
         ...
 
     def resume(self) -> None:
-        """Continue behind the last message that was pushed.
+        """Continue after the last message that was pushed.
 
         `ack` may call this method, so it must neither wait nor raise. It may call `push`.
         """

@@ -47,7 +47,7 @@ class QueueReceiver(Protocol):
     """
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin behind a position.
+        """Begin with the first message after a position.
 
         With `OWN_POSITION`, begin at the later of `after` and the provider's own position. A
         missing number without a message is no loss.
@@ -57,7 +57,7 @@ class QueueReceiver(Protocol):
                 not acknowledged. A provider without `ORDERED` always gets None.
 
         Raises:
-            CursorTooOld: a message behind `after` is gone. `first` is the oldest message that is
+            CursorTooOld: a message after `after` is gone. `first` is the oldest message that is
                 kept, and the next read begins there; None: no message is kept.
         """
         ...
@@ -237,7 +237,7 @@ class QueueReader(Protocol):
             streams: return only messages of these streams. None: of all streams.
 
         Raises:
-            CursorTooOld: a message at `position` or behind it is gone. `first` is the oldest
+            CursorTooOld: a message at `position` or after it is gone. `first` is the oldest
                 message that is kept, where the caller continues; None: no message is kept.
         """
         ...

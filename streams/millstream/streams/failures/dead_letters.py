@@ -59,7 +59,7 @@ class DeadLetters:
         Args:
             subscription: only letters of this subscription. Empty: of all.
             stream: only letters of this stream; needs `subscription`.
-            after: the list begins behind this id. Pass the last id of a list to get the next one.
+            after: the list begins after this id. Pass the last id of a list to get the next one.
             limit: largest number of letters, 1 to 1,000.
 
         Raises:

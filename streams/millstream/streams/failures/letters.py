@@ -108,7 +108,7 @@ class LetterRows:
     async def list(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[DeadLetter]:
-        """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end.
+        """Up to `limit` letters after the id `after`, in the order of ids; [] at the end.
 
         Damaged letters are left out (`list_damaged`), and the log names them. Raises StorageError.
         """
@@ -134,7 +134,7 @@ class LetterRows:
     async def list_damaged(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> Sequence[str]:
-        """Ids of up to `limit` damaged letters behind the id `after`. Raises StorageError.
+        """Ids of up to `limit` damaged letters after the id `after`. Raises StorageError.
 
         Reads all letters until it has found that many.
         """

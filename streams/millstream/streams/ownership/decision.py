@@ -347,7 +347,7 @@ class FirstSeen:
         self._seen: dict[QueueId, tuple[Etag | None, float]] = {}
 
     def saw(self, queue: QueueId, etag: Etag | None, now_s: float) -> float:
-        """Note a version (None: no row), and return when this silo first saw it.
+        """Record a version (None: no row), and return when this silo first saw it.
 
         For a version that this silo wrote, `now_s` is the time just before the write.
         """

@@ -121,7 +121,8 @@ class Layout:
         return new > self.epoch
 
     def on_record_read(self, asked_era: int) -> None:
-        """Note that the record was read after a message of this era arrived: its ring is known."""
+        """Remember that the ring of this era is known: the mapper record was read after a message
+        of this era arrived."""
         if asked_era > self.era:
             self.era = asked_era
             self._tell()

@@ -81,7 +81,7 @@ class Reader(Protocol):
     @property
     def undone(self) -> int: ...
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the record has this progress."""
+        """Remember that the queue record has this progress."""
         ...
 
     def handoff(self) -> QueueProgress | None:

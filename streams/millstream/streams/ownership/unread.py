@@ -27,8 +27,10 @@ class Unread:
         self._told_s: float | None = None
 
     def see(self, queues: Iterable[QueueId], now_s: float) -> dict[QueueId, float]:
-        """Note the queues that have no owner now. Returns the queues to log, each with its seconds
-        without an owner."""
+        """Record the queues that have no owner now.
+
+        Returns the queues to log, each with its seconds without an owner.
+        """
         self._since = {queue: self._since.get(queue, now_s) for queue in queues}
         long = {q: now_s - since_s for q, since_s in self._since.items()}
         long = {queue: for_s for queue, for_s in long.items() if for_s >= UNREAD_S}

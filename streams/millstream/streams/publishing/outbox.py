@@ -92,7 +92,7 @@ class Outbox:
         self._state = state
         self._parcels = state.parcels
         self._part = part
-        self._accepted: set[int] = set()  # accepted numbers behind one that is not accepted
+        self._accepted: set[int] = set()  # accepted numbers after one that is not accepted
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._all_sent = asyncio.Event()

@@ -69,7 +69,7 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def end(self) -> Token | None:
-        """The position behind the last message, or None if the queue has no message."""
+        """The position after the last message, or None if the queue has no message."""
         return None if self.last is None else Token(self.last.era, self.last.seq + 1)
 
 
@@ -93,8 +93,8 @@ class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
 class ReadPage(msgspec.Struct, array_like=True, frozen=True):
     """Messages of one namespace; read on at `next`.
 
-    `at_end`: no message is stored behind `next` yet. `gone`: messages at the position are gone;
-    this is the first message that is kept.
+    `at_end`: no message is stored at `next` or after it yet. `gone`: messages at the position are
+    gone; this is the first message that is kept.
     """
 
     messages: list[ReadMessage]

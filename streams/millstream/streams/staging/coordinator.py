@@ -279,7 +279,7 @@ class Coordinator:
         return state.abandoned if state.abandoned and state.abandoned.batch == batch else None
 
     def on_delivered(self, batch: int, now_s: float, refused: int = 0) -> None:
-        """Note that the queues have accepted the batch, except for `refused` messages that were
+        """Record that the queues have accepted the batch, except for `refused` messages that were
         given up. A repeated call is harmless."""
         found, state = self.state.delivering, self.state
         if found is None or found.number != batch:
@@ -328,7 +328,7 @@ class Coordinator:
         return list(self._accepted)
 
     def on_freed(self, attempts: Sequence[str]) -> None:
-        """Note that the chunks of these attempts are deleted, except for chunks that are stored
+        """Record that the chunks of these attempts are deleted, except for chunks that are stored
         late."""
         self._accepted = [attempt for attempt in self._accepted if attempt not in attempts]
         for attempt in attempts:
@@ -337,7 +337,7 @@ class Coordinator:
                 self.is_changed = True
 
     def on_swept(self, attempt: str) -> None:
-        """Note that no chunk of this attempt is stored any more."""
+        """Record that no chunk of this attempt is stored any more."""
         if attempt in self.state.dropped:
             del self.state.dropped[attempt], self._dropped_s[attempt]
             self.is_changed = True

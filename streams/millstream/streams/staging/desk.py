@@ -361,8 +361,11 @@ class WriterDesk:
                 raise failure
 
     async def _note_delivered(self, batch: int) -> None:
-        """Note the delivery. Stored rows give the number of refused messages, because another desk
-        may have noted some."""
+        """Record the delivery.
+
+        Stored rows give the number of refused messages, because another desk may have recorded
+        some.
+        """
         refused, part, chunk = 0, 0, -1
         while page := await self._rows.next_refused(self._identity, batch, part, chunk):
             refused += len(page)

@@ -49,7 +49,7 @@ class StoppedSubscriptions:
         return self.find_known(stream) or ()
 
     def tell(self, stream: StreamId, row: SubscriptionRow, *, is_held: bool) -> None:
-        """Note that a subscription is stopped, or no longer stopped."""
+        """Record that a subscription is stopped, or no longer stopped."""
         rows = self._rows.setdefault(stream, {})
         if is_held or stream.namespace not in self._read:
             rows[row.id] = row if is_held else None

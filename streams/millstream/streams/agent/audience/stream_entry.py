@@ -124,7 +124,7 @@ class StreamEntry:
         return waiting
 
     def hear_of(self, subscription: str) -> None:
-        """Note a message about a subscription: rows that are being read may be older."""
+        """Record a message about a subscription: rows that are being read may be older."""
         if self.told is not None:
             self.told.add(subscription)
 

@@ -47,11 +47,11 @@ class LagRegistry(Protocol):
     @property
     def reread(self) -> RereadMessages: ...
     def add(self, cursor: Cursor, /) -> None:
-        """Note that the cursor lags from now on."""
+        """Record that the cursor lags from now on."""
         ...
 
     def remove(self, cursor: Cursor, /) -> None:
-        """Note that the cursor no longer lags."""
+        """Record that the cursor no longer lags."""
         ...
 
 
@@ -398,7 +398,7 @@ class Cursor:
         return self._given[0][1] if self._given else math.inf
 
     def give(self, count: int, at_s: float) -> None:
-        """Note that `count` items of the last `peek` were sent at this time.
+        """Record that `count` items of the last `peek` were sent at this time.
 
         They may have left the cache meanwhile, if `let_go` came first.
         """
@@ -635,7 +635,7 @@ class Cursor:
             self.let_go()
 
     def lose(self, first: Token) -> Token | None:
-        """Note that all messages before `first` are lost; returns the place of the cursor if it
+        """Record that all messages before `first` are lost; returns the place of the cursor if it
         needed them.
 
         At the beginning of the queue, the cursor needs none of them: it gets the oldest kept

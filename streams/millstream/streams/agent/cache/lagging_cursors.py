@@ -109,12 +109,12 @@ class LaggingCursors:
             cursor.is_new = cursor.has_all or one.mark == BEGINNING
 
     def add(self, cursor: Cursor) -> None:
-        """Note that the cursor lags from now on."""
+        """Record that the cursor lags from now on."""
         self._behind[cursor.key] = cursor
         self._by_stream.setdefault(cursor.key[0], []).append(cursor)
 
     def remove(self, behind: Cursor) -> None:
-        """Note that the cursor no longer lags, or was closed."""
+        """Record that the cursor no longer lags, or was closed."""
         if self._behind.get(behind.key) is behind:
             del self._behind[behind.key]
         of_stream = self._by_stream.get(behind.key[0], [])
@@ -171,7 +171,7 @@ class LaggingCursors:
         return lowest
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the record has this progress."""
+        """Remember that the queue record has this progress."""
         self._is_stored = bool(progress.listed)
         self._stored_floor = progress.floor
         self.cache.moved += 1

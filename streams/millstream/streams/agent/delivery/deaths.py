@@ -48,7 +48,7 @@ class Deaths:
         return silo != "" and self._fate(silo) is not Fate.LEFT
 
     def on_lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
-        """Note a call whose connection broke; the call may have crashed the silo."""
+        """Record a call whose connection broke; the call may have crashed the silo."""
         lost = LostCall(subscriber, delivery.cursor.next_token, died)
         self._lost.setdefault(silo, {})[delivery] = lost
 

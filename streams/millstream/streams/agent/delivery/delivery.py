@@ -218,7 +218,7 @@ class Delivery:
         self._is_retried = False  # `retry` came while the failure handler had the item
 
     def _note_former(self) -> None:
-        """Note how far a former owner sent, for a lagging cursor with manual acknowledgement."""
+        """Record how far a former owner sent, for a lagging cursor with manual acknowledgement."""
         self._upto: Token | None = None  # acknowledged by hand, also items in flight
         self._sent_upto = self.cursor.sent if self.cursor.is_lagging else None  # as far as known
         self._is_overdue = False  # unacknowledged events must be sent again
@@ -368,7 +368,7 @@ class Delivery:
         return (Deliver(self._out, tried + 1),)
 
     def on_sent(self, count: int, at_s: float) -> None:
-        """Note that the first `count` items of the last `Deliver` were sent."""
+        """Record that the first `count` items of the last `Deliver` were sent."""
         if self.state is DeliveryState.CLOSED:
             return
         assert self.state is DeliveryState.READY, f"sent while {self.state.value}"

@@ -146,7 +146,7 @@ class Subscriber:
     # -- losses
 
     def lose(self, loss: Loss) -> None:
-        """Note a loss; it is reported with the next event that follows it."""
+        """Record a loss; it is reported with the next event that follows it."""
         self.gaps = with_loss(self.gaps, loss)
 
     def gaps_before(self, token: Token) -> tuple[Loss, ...]:
@@ -161,12 +161,12 @@ class Subscriber:
         return [item for item in items if len(self.gaps_before(item.token)) == len(told)]
 
     def note_sent(self, upto: Token | None) -> None:
-        """Note that a former owner sent it events up to this token."""
+        """Record that a former owner sent it events up to this token."""
         if upto is not None and (self.sent_upto is None or upto > self.sent_upto):
             self.sent_upto = upto
 
     def on_told(self, gaps: Sequence[Loss]) -> None:
-        """Note that the consumer knows these losses; later ones must still be reported."""
+        """Record that the consumer knows these losses; later ones must still be reported."""
         self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
         for gap in gaps:
             self.gaps_told += 1

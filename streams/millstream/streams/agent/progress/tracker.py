@@ -85,7 +85,7 @@ class ProgressTracker:
         return self._losses.note_in(self._wary.note_in(progress))
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the queue record has this progress."""
+        """Remember that the queue record has this progress."""
         self._stored = progress
         self._laggards.on_stored(progress)
         self._wary.on_stored(progress)

@@ -68,7 +68,7 @@ class Wary:
         return False
 
     def on_done(self, key: SubscriptionKey, token: Token) -> None:
-        """Note that the event is done, or was given up."""
+        """Record that the event is done, or was given up."""
         self._known.pop((key, token), None)
         if self._out == (key, token):
             self._out = None
@@ -100,7 +100,7 @@ class Wary:
         return structs.replace(progress, deaths=self._deaths, suspects=suspects)
 
     def on_stored(self, progress: QueueProgress) -> None:
-        """Note that the record has this progress."""
+        """Remember that the queue record has this progress."""
         self._noted = None
         for one in progress.suspects:
             if one.is_out:

@@ -31,7 +31,7 @@ class Leases:
         self._out: Sequence[Token] = ()
 
     def on_read(self, messages: Iterable[QueueMessage], now_s: float) -> None:
-        """Note messages that were read at this time."""
+        """Record messages that were read at this time."""
         for message in messages:
             if message.lease_s > 0:
                 self._lease_s = max(self._lease_s, message.lease_s)
@@ -39,7 +39,7 @@ class Leases:
                 self._next_s = min(self._next_s, due_s)
 
     def on_done(self, tokens: Iterable[Token]) -> None:
-        """Note messages that are acknowledged, or returned."""
+        """Record messages that are acknowledged, or returned."""
         for token in tokens:
             self._due_s.pop(token, None)
 

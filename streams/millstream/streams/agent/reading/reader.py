@@ -334,7 +334,7 @@ class ReaderCore:
         return self.tick(now_s)
 
     def on_closed(self, serial: int, now_s: float) -> Sequence[Action]:
-        """Note that the receiver is closed, or abandoned."""
+        """Record that the receiver is closed, or abandoned."""
         if serial == self._serial and self._stage is Stage.CLOSING:
             self._stage = Stage.NONE
         return self.tick(now_s)

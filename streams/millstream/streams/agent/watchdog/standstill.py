@@ -73,7 +73,7 @@ class Standstills:
         return 0.0 if place is None else now_s - place.since_s
 
     def look(self, work: Iterable[PieceOfWork], now_s: float) -> list[Standstill]:
-        """Note all present work; returns the reports."""
+        """Record all present work; returns the reports."""
         told: list[Standstill] = []
         before, self._places = self._places, {}
         for one in work:

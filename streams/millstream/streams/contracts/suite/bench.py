@@ -308,7 +308,7 @@ class AdapterBench:
 
         Args:
             epoch: number of the ownership.
-            after: the position to begin behind.
+            after: the receiver begins after this position.
             queue: the queue. None: the queue that most checks use.
             silo: the adapter. None: that of the first silo.
         """

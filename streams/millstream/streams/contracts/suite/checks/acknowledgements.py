@@ -77,7 +77,7 @@ async def single_acknowledgements_survive_reopening(bench: AdapterBench) -> None
 
 @acknowledging.check(OWN_POSITION, DURABLE)
 async def its_own_position_survives_reopening(bench: AdapterBench) -> None:
-    """After a restart, `start(None)` begins behind the acknowledged messages."""
+    """After a restart, `start(None)` begins after the acknowledged messages."""
     await bench.publish("a", "b")
     first = await bench.begin()
     await bench.acknowledge(first, await bench.collect(first, 2))
@@ -88,7 +88,7 @@ async def its_own_position_survives_reopening(bench: AdapterBench) -> None:
 
 @acknowledging.check(OWN_POSITION)
 async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
-    """An owner in another silo begins behind the messages that the former owner acknowledged."""
+    """An owner in another silo begins after the messages that the former owner acknowledged."""
     await bench.publish("a", "b", "c")
     first = await bench.begin()
     found = await bench.collect(first, 3)
@@ -101,7 +101,8 @@ async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, generated=True)
 async def start_begins_behind_a_position(bench: AdapterBench) -> None:
-    """`start(after)` begins at the message behind `after`, acknowledged or not."""
+    """`start(after)` begins at the first message after `after`, even if no message was
+    acknowledged."""
     wanted = await bench.publish("a", "b", "c", "d")
     first = await bench.begin()
     found = await bench.collect(first, 4)
@@ -167,7 +168,7 @@ async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: Ada
 
 @acknowledging.check(ORDERED, hooks=("forget",))
 async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
-    """`start(after)` raises CursorTooOld if messages behind `after` are gone. Its `first` is above
+    """`start(after)` raises CursorTooOld if messages after `after` are gone. Its `first` is above
     all lost messages and not above the oldest kept one, and reading begins with that one."""
     found = await store_and_ack(bench, "a", "b", "c", "d")
     await bench.forget(2)

@@ -127,7 +127,7 @@ def threes(bench: AdapterBench, count: int) -> list[OutMessage]:
 
 @reading.check(generated=True)
 async def max_events_bounds_single_events(bench: AdapterBench) -> None:
-    """A read returns at most `max_events`, and the next read continues behind them."""
+    """A read returns at most `max_events`, and the next read continues after them."""
     wanted = await bench.publish(*map(str, range(10)))
     receiver = await bench.begin()
     found = list[QueueMessage]()
@@ -202,7 +202,8 @@ async def a_cancelled_read_ends_and_nothing_is_lost(bench: AdapterBench) -> None
 
 @reading.check()
 async def a_read_cancelled_while_it_waits_loses_nothing(bench: AdapterBench) -> None:
-    """The next receiver gets a message that is accepted while a cancelled read ends."""
+    """If a waiting read is cancelled while a message is accepted, the next receiver reads the
+    message."""
     position: Token | None = None
     for turns in range(CANCEL_TURNS):
         receiver = await bench.begin(1, position)

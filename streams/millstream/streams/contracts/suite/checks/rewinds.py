@@ -220,7 +220,11 @@ async def seek_finds_the_first_message_at_or_after_a_time(bench: AdapterBench) -
 
 
 def times(found: Sequence[QueueMessage]) -> list[tuple[datetime, Token | None]]:
-    """Times, and the message for each; if messages have no times, only the two ends."""
+    """Pair times with the token that `seek` must find, or None if no message is that late.
+
+    The first two times are long before and long after all messages. The others are those of the
+    messages, if the messages have times.
+    """
     wanted: list[tuple[datetime, Token | None]] = [(LONG_AGO, found[0].token), (FAR_FUTURE, None)]
     stamps = [message.enqueued_s for message in found]
     if 0.0 in stamps:
@@ -286,7 +290,7 @@ async def a_page_of_a_queue_that_lost_everything_is_refused(bench: AdapterBench)
 
 
 def behind(token: Token) -> Token:
-    """The position behind a message."""
+    """The position after a message."""
     return token._replace(seq=token.seq + 1)
 
 
@@ -421,7 +425,7 @@ async def what_is_retained_outlives_every_silo(bench: AdapterBench) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def what_is_retained_is_kept(bench: AdapterBench) -> None:
-    """The provider's retention removes no message at a reader's position or behind it."""
+    """The provider's retention removes no message at a reader's position or after it."""
     messages = await found(bench, "a", "b", "c", "d")
     position = messages[1].token
     await bench.adapter.retain(bench.queue, "r", position)

@@ -79,7 +79,7 @@ async def messages_behind_a_seal_have_its_era(bench: AdapterBench) -> None:
 
 @sealing.check(SEALED, ORDERED)
 async def a_seal_is_no_gap(bench: AdapterBench) -> None:
-    """Numbers of a later era begin low, and no message between is missing: `start` behind the last
+    """Numbers of a later era begin low, and no message between is missing: `start` after the last
     message before the seal raises nothing and reads on, and so does a reader."""
     await bench.publish("a", "b")
     first = await bench.begin()

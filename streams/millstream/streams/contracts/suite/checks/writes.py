@@ -131,7 +131,7 @@ async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) ->
 
 @writing.check()
 async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
-    """EnqueueFailed names the stored messages: the first ones of the list, and none behind them.
+    """EnqueueFailed names the stored messages: the first ones of the list, and no later ones.
 
     Needs a provider with room for fewer than 280 messages; a larger one refuses nothing.
     """
