@@ -56,6 +56,6 @@ class EventRate:
         return max(self._due_s(self._given), self._last_s + TICK_S)
 
     def gave(self, count: int, now_s: float) -> None:
-        """Note that `count` events were read."""
+        """Record that `count` events were read."""
         self._given += count
         self._last_s = now_s

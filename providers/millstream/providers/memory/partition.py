@@ -234,7 +234,8 @@ class Partition(Generic[T]):
     def reset(self, group: str, offset: int) -> None:
         """Move a group's committed offset to any stored offset, and forget its last pull.
 
-        Moving back does not reverse a release. Raises CursorTooOld, ValueError.
+        After a move back, `released` does not fall: `freed` is not called again for these items.
+        Raises CursorTooOld (the item is no longer stored), ValueError (after the end).
         """
         reader = self._reader(group)
         self._refuse_outside(offset)

@@ -249,7 +249,8 @@ class MemoryQueue(Grain):
     ) -> list[tuple[int, int]]:
         """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
 
-        Waits for room, in order of arrival. Raises QueueFull, StaleMapper.
+        Waits for room up to `enqueue_wait_s`, in order of arrival. Raises QueueFull (no room in
+        that time), StaleMapper (a seal names a newer mapper epoch), StreamError (never fits).
         """
         enqueued_s = messages[0].enqueued_s if messages else 0.0
         out = [out_message(one) for one in messages]

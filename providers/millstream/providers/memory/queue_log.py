@@ -220,7 +220,7 @@ class QueueLog:
     ) -> list[Token | None]:
         """Accept messages as `append_now` does, and wait for room, in order of arrival.
 
-        Raises QueueFull, StaleMapper, StreamError.
+        Raises QueueFull (no room within `enqueue_wait_s`), StaleMapper, StreamError (never fits).
         """
         if mapper_epoch < self.eras.mapper_epoch:
             return self.append_stale(messages)

@@ -280,8 +280,10 @@ class LedgerTopic:
                 raise
 
     async def number_at(self, partition: int, start: Start) -> int:
-        """Return the number in a partition that a start means. Raises QueueUnavailable,
-        ConfigError."""
+        """Return the number of the message in a partition at which a start begins.
+
+        Raises QueueUnavailable (the partition is not open), ConfigError (the start is not valid).
+        """
         part = self._part(partition)
         if start == "earliest":
             return part.reader.first
@@ -378,12 +380,12 @@ class LedgerTopic:
     # -- partitions that could not be opened
 
     def lack(self, partition: int, error: MillstreamError) -> None:
-        """Note that a partition cannot be opened now. `LedgerTopics` calls it."""
+        """Record why a partition cannot be opened now. `LedgerTopics` calls this method."""
         self._failures[partition] = error
 
     async def join(self, partition: int, part: Topic) -> None:
         """Add a partition that was opened later; open subscriptions read it, too. `LedgerTopics`
-        calls it.
+        calls this method.
 
         Raises:
             QueueFenced: another process has opened the topic.

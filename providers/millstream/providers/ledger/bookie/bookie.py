@@ -498,7 +498,7 @@ class Bookie:
         self._watches.end(BookieAway(f"this bookie has stopped: {error}"))
 
     def free(self, free_bytes: int) -> None:
-        """Note the free bytes of the disk."""
+        """Record the free bytes of the disk."""
         if not self._room.see(free_bytes):
             return
         path = self.directory.path

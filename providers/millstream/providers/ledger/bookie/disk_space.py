@@ -28,7 +28,7 @@ class DiskSpace:
         self._looks = 0
 
     def see(self, free_bytes: int) -> bool:
-        """Note the free bytes; return whether this changes the acceptance of entries."""
+        """Record the free bytes; return whether this changes the acceptance of entries."""
         was_full, self.free_bytes = self.is_full, free_bytes
         has_room = free_bytes >= self._reserve_bytes * (2 if was_full else 1)
         self._looks = self._looks - 1 if has_room and self._looks else 0
@@ -38,7 +38,7 @@ class DiskSpace:
         return self.is_full != was_full
 
     def refuse(self, why: str) -> bool:
-        """Note that a write found no room; return whether this changes the acceptance of
+        """Record that a write found no room; return whether this changes the acceptance of
         entries."""
         was_full, self.is_full = self.is_full, True
         self.refusal, self._looks = why, LOOKS_AFTER_REFUSAL

@@ -110,7 +110,11 @@ class Survey:
         self._gaps: list[Gap] = []
 
     async def run(self) -> Left:
-        """Look at all entries that are known to exist, and at those after them."""
+        """Read all entries, and return which of them are missing.
+
+        An open ledger is fenced first, and read beyond its last confirmed entry to the last entry
+        that a bookie returns.
+        """
         record = self._record
         last = record.last if self._is_closed else await self._fence()
         while self._at <= last:

@@ -94,8 +94,7 @@ class NotRecoverable(LedgerError):
 
 
 class NoCopyLeft(NotRecoverable):
-    """Every bookie that may have an entry has answered, and none can read it. Waiting does not
-    help.
+    """Every bookie that may have an entry has answered, and none can read it: retries cannot help.
 
     The text says where the damage is, and how to repair it.
     """

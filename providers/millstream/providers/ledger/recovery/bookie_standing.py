@@ -50,7 +50,7 @@ class BookieStandings:
         leaving: Collection[str],
         unreadable: Collection[str] = (),
     ) -> bool:
-        """Note the bookies that run now, all with rows, those that are being drained, and those
+        """Record the bookies that run now, all with rows, those that are being drained, and those
         with damaged rows. Returns whether any standing has changed."""
         self._now_s = now_s
         named = {*self._known, *here, *known}

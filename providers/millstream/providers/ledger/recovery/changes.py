@@ -78,7 +78,7 @@ def widen(
 
 
 def mark_checked(record: LedgerRecord, upto: int) -> LedgerRecord:
-    """Note that all entries up to this one are on all of their bookies."""
+    """Record that all entries up to this one are on all of their bookies."""
     return msgspec.structs.replace(record, complete=max(record.complete, upto))
 
 

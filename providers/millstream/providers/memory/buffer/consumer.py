@@ -162,7 +162,7 @@ class MemoryConsumer(Generic[T]):
         return None
 
     def _note_given(self, at: int, start: int) -> None:
-        """Note an uncommitted batch."""
+        """Record an uncommitted batch."""
         self._given = at
         self.again_count += self._last.get(at) == start
         self._last[at] = start

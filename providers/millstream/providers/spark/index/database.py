@@ -70,7 +70,7 @@ class Database(Protocol):
     """
 
     name: str
-    """The place of the database for people, without a password."""
+    """The name of the database for people, without a password."""
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""

@@ -53,14 +53,14 @@ def start_index(
 
     The query begins with the oldest change that the provider keeps, and continues at its
     checkpoint. Each change is stored once, even if Spark repeats a batch. One query at a time may
-    write an index. If the place cannot be written, the query ends with `StorageUnavailable`: start
-    it again.
+    write an index. If the database cannot be written, the query ends with `StorageUnavailable`:
+    start it again.
 
     Args:
         spark: A session that knows `format("millstream")`, such as that of `session`.
         gateways: Addresses of gateways of the cluster, `host:port`, separated by commas.
-        place: `sqlite:path` or `postgresql://user@host/database`. It is created if it does not
-            exist.
+        place: The database: `sqlite:path` or `postgresql://user@host/database`. The SQLite
+            file, or the PostgreSQL tables, are created if they do not exist.
         checkpoint: A directory for the query. If it is lost, the query begins at the oldest change
             again and does not alter the index.
         cluster: The name of the cluster.
@@ -79,7 +79,7 @@ def start_index(
         ConfigError: `place` is not valid, another process writes it, or it has other content, such
             as changes of another cluster.
         SiloUnavailable: No gateway answers.
-        StorageUnavailable: The place cannot be opened or written.
+        StorageUnavailable: The database cannot be opened or written.
     """
     from pyspark_millstream.reader import ask_source
 

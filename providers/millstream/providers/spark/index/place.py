@@ -1,4 +1,4 @@
-"""Opens the database of an index from the name of its place."""
+"""Opens the database of an index by its name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["open_database"]
 def open_database(place: str, *, writes: bool) -> Database:
     """Open the database of `sqlite:path` or `postgresql://...`.
 
-    Raises ConfigError if the place has another form, does not exist, or is written by another
-    process; StorageUnavailable.
+    Raises ConfigError if the name has another form, or the database does not exist or is written by
+    another process; StorageUnavailable.
     """
     kind, _, rest = place.partition(":")
     if kind == "sqlite" and rest:

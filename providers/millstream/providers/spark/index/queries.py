@@ -63,14 +63,15 @@ class PriorityIndex:
     """Reads an index of priority queues.
 
     It is a context manager: `with PriorityIndex("sqlite:data/index.db") as index: ...`. The index
-    may be read while a query writes it. Calls block: on an event loop, use `asyncio.to_thread`. All
-    methods raise `StorageUnavailable` if the database cannot be read.
+    may be read while the Spark query of `start_index` writes it. Calls block: on an event loop, use
+    `asyncio.to_thread`. All methods raise `StorageUnavailable` if the database cannot be read.
 
     Args:
-        place: The place of the job: `sqlite:path` or `postgresql://user@host/database`.
+        place: The database of the index, as in `start_index`: `sqlite:path` or
+            `postgresql://user@host/database`.
 
     Raises:
-        ConfigError: There is no index, or the place has other content.
+        ConfigError: The database does not exist, or has other content.
         StorageUnavailable: The database cannot be opened.
     """
 

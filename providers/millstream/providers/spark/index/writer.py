@@ -31,7 +31,7 @@ class IndexWriter:
     batch.
 
     Args:
-        place: `sqlite:path` or `postgresql://user@host/database`.
+        place: The database: `sqlite:path` or `postgresql://user@host/database`.
         options: How to keep the index. Default: `IndexOptions()`.
         disk: The disk for Parquet files. None: the disk of the machine.
     """
@@ -50,9 +50,9 @@ class IndexWriter:
             source: The source of the changes. An index has the changes of one source.
 
         Raises:
-            ConfigError: The place is not valid, another process writes it, or it has other content
-                or the changes of another source.
-            StorageUnavailable: The place cannot be opened or written.
+            ConfigError: `place` is not valid, another process writes the database, or the database
+                has other content or the changes of another source.
+            StorageUnavailable: The database cannot be opened or written.
         """
         with closing(open_database(self._place, writes=True)) as database:
             create(database)
@@ -73,7 +73,7 @@ class IndexWriter:
 
         Raises:
             ConfigError: As for `prepare`.
-            StorageUnavailable: The place cannot be written, and nothing of the batch is stored.
+            StorageUnavailable: The database cannot be written, and nothing of the batch is stored.
         """
         with closing(open_database(self._place, writes=True)) as database:
             return self._apply_in(database, query, batch, rows, now_ms)

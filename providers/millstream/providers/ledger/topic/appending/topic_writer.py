@@ -242,7 +242,8 @@ class TopicWriter:
     async def close(self) -> None:
         """Refuse new appends, wait until sent entries are confirmed, and close the ledger.
 
-        Work that takes too long is left to the next owner, which recovers the ledger.
+        This takes at most twice `enqueue_wait_s`. Then the ledger may stay open, and the next owner
+        recovers it.
         """
         self._is_closing = True
         closed = QueueUnavailable(f"{self._what} is closed here")

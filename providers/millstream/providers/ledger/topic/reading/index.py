@@ -29,7 +29,7 @@ class EntryIndex:
         return len(self._entries)
 
     def note(self, entry: int, first: int, time_ms: int) -> None:
-        """Note that an entry begins with message `first`, at a time."""
+        """Record that an entry begins with message `first`, at a time."""
         at = bisect_left(self._entries, entry)
         if at < len(self._entries) and self._entries[at] == entry:
             return

@@ -124,7 +124,7 @@ class OpenLedger:
         return has_room
 
     def _expect(self, number: int, entry: int) -> None:
-        """Note the entry where a page that begins with this message will start."""
+        """Record the entry where a page that begins with this message will start."""
         while len(self.hints) >= HINTS_MAX:
             del self.hints[next(iter(self.hints))]
         self.hints[number] = entry

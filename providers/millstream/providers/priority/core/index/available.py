@@ -37,12 +37,12 @@ class Available:
         self._freed: dict[str, None] = {}
 
     def came(self, message: Message) -> None:
-        """Note that the message became pending."""
+        """Record that the message became pending."""
         place = message.metadata, message.value
         self._came[place] = self._came.get(place, 0) + 1
 
     def on_freed(self, value: str) -> None:
-        """Note that one lease of the value ended."""
+        """Record that one lease of the value ended."""
         self._freed[value] = None
 
     def take(
