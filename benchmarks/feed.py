@@ -113,7 +113,7 @@ class Arrivals:
         self.is_complete = asyncio.Event()
 
     def note(self, samples: Sequence[Sample], subscriber: int = 0) -> None:
-        """Note that a subscriber has decoded events."""
+        """Record that a subscriber has decoded events."""
         at = now()
         self._first_s = self._first_s or at
         numbers = self.numbers[subscriber]

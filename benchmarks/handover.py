@@ -66,7 +66,7 @@ class Log:
     late: list[tuple[float, float]] = field(default_factory=list)  # when, how late the loop was
 
     async def watch_loop(self) -> None:
-        """Note how late timers fire."""
+        """Record how late timers fire."""
         loop = asyncio.get_running_loop()
         while True:
             due_s = loop.time() + TICK_S

@@ -115,7 +115,7 @@ async def paced(writer: LedgerWriter) -> list[float]:
 
 
 def note(waits: list[float], sent_s: float, _: Future[int]) -> None:
-    """Note that an append is confirmed."""
+    """Record that an append is confirmed."""
     waits.append(time.perf_counter() - sent_s)
 
 

@@ -42,7 +42,7 @@ RECEIVING: dict[str, Arrivals] = {}
 
 
 class Sink(Grain):
-    """Notes the events of its key."""
+    """Records the events of its key."""
 
     @subscribe(SAMPLES, batch=True)
     async def on_samples(self, events: list[Event[Sample]]) -> None:

@@ -164,7 +164,7 @@ async def _watch(observed: Observed, data: str) -> None:
 
 
 async def _look(observed: Observed, data: str) -> None:
-    """Note the votes and the dead silos in the present table."""
+    """Record the votes and the dead silos in the present table."""
     table = SqliteMembershipTable(data)
     try:
         view = await table.read()

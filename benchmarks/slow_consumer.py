@@ -88,7 +88,7 @@ class Track:
         self.upto = 0  # the next number
 
     def arrived(self, number: int) -> None:
-        """Note that an event was handled."""
+        """Record that an event was handled."""
         self.handled += 1
         self.twice += number < self.upto
         self.out_of_order += number > self.upto

@@ -20,11 +20,11 @@ class Tally:
         self._highest = [-1] * producers
 
     def acknowledge(self, producer: int, count: int) -> None:
-        """Note that the next `count` records of a producer are accepted."""
+        """Record that the next `count` records of a producer are accepted."""
         self.acknowledged[producer] += count
 
     def found(self, producer: int, number: int) -> None:
-        """Note that a record is stored, after those found before."""
+        """Record that a record is stored, after those found before."""
         seen = self._seen[producer]
         if number >= len(seen):
             seen.extend(bytes(number + 1 - len(seen)))

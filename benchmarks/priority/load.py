@@ -55,7 +55,7 @@ class Costs:
 
     @contextmanager
     def each(self, name: str, count: int) -> Iterator[None]:
-        """Note the cost of each of `count` operations, in microseconds of CPU."""
+        """Record the cost of each of `count` operations, in microseconds of CPU."""
         begin_s = time.process_time()
         yield
         self.note(f"{name}_us", (time.process_time() - begin_s) / count * 1e6)
@@ -72,7 +72,7 @@ class Costs:
         call: Callable[[int], Awaitable[object]],
         callers: int = CALLERS,
     ) -> None:
-        """Note rate and laps of calls by several callers at once."""
+        """Record rate and laps of calls by several callers at once."""
         begin_s = now()
         laps_s = await crowd(count, call, callers)
         self.note(f"{name}_s", count / (now() - begin_s))

@@ -141,7 +141,7 @@ async def handles(work: Path, size: float) -> Figures:
 
 
 def note(costs: Costs, found: dict[str, Paced]) -> None:
-    """Note rate and laps of each."""
+    """Record rate and laps of each."""
     for name, paced in found.items():
         costs.note(f"{name}_s", len(paced.laps_s) / paced.took_s)
         costs.note_laps(name, paced.laps_s)
