@@ -63,7 +63,7 @@ class Counting:
         self.count(frozenset())
 
     def see(self, present: frozenset[str], now_s: float) -> None:
-        """Note the present silos; `due_s` is when they count."""
+        """Record the present silos; `due_s` is when they count."""
         if present == self.counted:
             self.count(present)
         elif self.counted - present:
