@@ -116,7 +116,7 @@ async def start_begins_behind_a_position(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED)
 async def start_behind_the_last_message_reads_what_comes_next(bench: AdapterBench) -> None:
-    """`start(after)` the last message reads nothing until another message is accepted."""
+    """If `after` is the last message, reading returns nothing until another one is accepted."""
     await bench.publish("a", "b")
     first = await bench.begin()
     found = await bench.collect(first, 2)
@@ -157,7 +157,7 @@ async def start_acknowledges_nothing(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, excludes=(OWN_POSITION,))
 async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: AdapterBench) -> None:
-    """`ack` moves no position that `start(after)` would use instead of `after`."""
+    """Without OWN_POSITION, `start(after)` begins after `after`, whatever was acknowledged."""
     await bench.publish("a", "b", "c")
     first = await bench.begin()
     found = await bench.collect(first, 3)
@@ -185,7 +185,7 @@ async def store_and_ack(bench: AdapterBench, *wanted: str) -> list[QueueMessage]
 
 
 async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
-    """The first messages of the queue, read by an owner that acknowledges none."""
+    """Return the first messages of the queue, as read by an owner that acknowledges none."""
     first = await bench.begin()
     found = await bench.collect(first, count)
     await first.aclose()
@@ -193,7 +193,7 @@ async def as_read(bench: AdapterBench, count: int) -> list[QueueMessage]:
 
 
 async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None:
-    """Return the first message that is kept, as the error names it. None: it names none."""
+    """Return the first message that is kept, as CursorTooOld names it."""
     try:
         await receiver.start(after)
     except CursorTooOld as error:
@@ -234,8 +234,8 @@ async def what_is_gone_and_was_done_is_no_gap(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, hooks=("skip",))
 async def a_hole_in_the_numbers_is_no_gap(bench: AdapterBench) -> None:
-    """Numbers without a message are skipped: `start(after)` a message before such a hole raises
-    nothing, because no message is lost."""
+    """Numbers without a message (a hole) are skipped: if a hole follows `after`, `start(after)`
+    raises nothing, because no message is lost."""
     await bench.skip(2)
     await bench.publish("a")
     await bench.skip(3)

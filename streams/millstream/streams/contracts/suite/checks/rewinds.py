@@ -57,7 +57,7 @@ async def pages(
     bytes_max: int = BYTES_MAX,
     streams: frozenset[StreamId] | None = None,
 ) -> list[QueueMessage]:
-    """All messages from a position on. Raises ContractBroken: a page does not lead further."""
+    """Return all messages from a position on. Raises ContractBroken if `next` does not advance."""
     found = list[QueueMessage]()
     for _ in range(PAGES_MAX):
         page = await reader.read_from(position, events_max, bytes_max, streams)
@@ -107,7 +107,8 @@ async def pages_follow_each_other(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND)
 async def pages_are_of_the_streams_that_were_asked_for(bench: AdapterBench) -> None:
-    """`streams` filters a page; other messages are looked at as well, and are not the end."""
+    """`streams` filters a page. Messages of other streams count for the limits, and do not end the
+    reading."""
     names = [bench.stream(number) for number in range(3)]
     for number in range(12):
         message = bench.message(str(number), names[number % 3])
@@ -170,7 +171,7 @@ async def a_reader_goes_on_at_the_end(bench: AdapterBench) -> None:
 
 
 async def read_until_some(reader: GuardedReader, position: Token) -> list[QueueMessage]:
-    """The messages from a position on, when there are any."""
+    """Wait until there are messages from a position on, and return them."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + COLLECT_S
     while not (came := await pages(reader, position)):
@@ -262,7 +263,7 @@ async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
 
 
 async def page_too_old(reader: GuardedReader, position: Token) -> Token | None:
-    """Return the first message that is kept, as the error names it. None: it names none."""
+    """Return the first message that is kept, as CursorTooOld names it."""
     try:
         page = await reader.read_from(position, EVENTS_MAX, BYTES_MAX)
     except CursorTooOld as error:
@@ -296,8 +297,9 @@ def behind(token: Token) -> Token:
 
 @rewinding.check(REWIND, hooks=("skip",))
 async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
-    """A page may begin in a hole, and leads over it; in front of a last hole it has `at_end`. No
-    message is lost, so CursorTooOld is not raised."""
+    """A page may begin in a hole (numbers without a message), and has the messages after it. If
+    nothing follows the hole, the page has `at_end`. No message is lost, so CursorTooOld is not
+    raised."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")
@@ -372,7 +374,7 @@ async def what_is_retained_is_told(bench: AdapterBench) -> None:
 @rewinding.check(REWIND)
 @where_it_can
 async def a_retained_position_never_goes_back(bench: AdapterBench) -> None:
-    """The last of all positions of a reader counts, in any order of the calls."""
+    """The highest of all positions of a reader counts, in any order of the calls."""
     first, second, third = await found(bench, "a", "b", "c")
     for position, wanted in (
         (second.token, second.token),

@@ -119,7 +119,7 @@ async def send_lists(bench: AdapterBench, silo: GuardedAdapter, name: str) -> No
 
 @writing.check()
 async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) -> None:
-    """One call is under way for each queue, not for each adapter."""
+    """The runtime may have one call under way for each queue, so an adapter can get several."""
     other = bench.second_queue()
     await asyncio.gather(
         *(bench.publish(*map(str, range(10)), queue=queue) for queue in (bench.queue, other))
