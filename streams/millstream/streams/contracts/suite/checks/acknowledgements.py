@@ -254,7 +254,7 @@ async def a_hole_in_the_numbers_is_no_gap(bench: AdapterBench) -> None:
 @acknowledging.check(ORDERED, hooks=("forget", "skip"))
 async def a_hole_behind_what_is_gone_is_no_gap(bench: AdapterBench) -> None:
     """If lost messages were acknowledged and a hole follows, `start(after)` raises nothing,
-    although the oldest kept message has a much higher number than `after`."""
+    even if the oldest kept message has a much higher number than `after`."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")

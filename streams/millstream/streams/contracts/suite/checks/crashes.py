@@ -20,7 +20,7 @@ DURABLE = Capability.DURABLE
 @dying.check(generated=True, hooks=("kill",))
 async def a_process_that_died_keeps_no_queue(bench: AdapterBench) -> None:
     """After a crash, the next owner gets later messages, and with DURABLE all unacknowledged ones,
-    within 10 s, although the receiver was never closed."""
+    within 10 s, even if the receiver was never closed."""
     wanted = await bench.publish("a", "b")
     receiver = await bench.begin()
     bench.same(await bench.collect(receiver, 2), wanted)

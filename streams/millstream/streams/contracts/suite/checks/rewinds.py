@@ -317,7 +317,7 @@ async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
 
 @rewinding.check(REWIND, hooks=("forget", "skip"))
 async def a_page_in_a_hole_behind_what_is_gone_is_given(bench: AdapterBench) -> None:
-    """A page that begins in a hole is returned, although the message before the hole is gone."""
+    """A page that begins in a hole is returned, even if the message before the hole is gone."""
     await bench.publish("a")
     await bench.skip(3)
     await bench.publish("b")
