@@ -64,7 +64,7 @@ class Database:
     def check(self) -> None:
         """Check that the file and its log are still the ones that were opened.
 
-        Call this before and after a write. It takes about 4 µs, which is little beside an fsync.
+        Call this before and after a write. It takes about 4 µs, much less than an fsync.
 
         Raises:
             StorageUnavailable: the file or its log is gone, was replaced or was emptied. Stop all

@@ -11,7 +11,7 @@ There are two ways to call a disk:
 
 - The methods of `Disk` and `DiskFile` block. Use them for reads from a warm cache and for rare
   operations.
-- A `DiskThread` runs jobs that wait for the medium, one after the other, beside the event loop.
+- A `DiskThread` runs jobs that wait for the medium, one after the other, while the event loop runs.
   `flush` is for the write that a log waits for, and `run` is for all other jobs. The real
   implementation is a thread that wakes the loop once per job. The simulated one is a task in
   virtual time.
@@ -77,7 +77,7 @@ class DiskFile(Protocol):
 
     Bytes are durable after `datasync` or `sync`. A crash may keep any part of the rest, sector by
     sector. Methods raise OSError with the path in `filename`, and ValueError once the file is
-    closed. Reads may run beside a write. If two writes to one place run at the same time, their
+    closed. Reads may run during a write. If two writes to one place run at the same time, their
     order is undefined.
     """
 
@@ -168,7 +168,7 @@ class DiskFile(Protocol):
 
 
 class DiskThread(Protocol):
-    """Does disk work beside the event loop, one job after the other, in order.
+    """Does disk work while the event loop runs, one job after the other, in order.
 
     Call its methods on the loop that started it. A job is done even if nobody waits for it:
     cancelling its future does not cancel the job. At most 1,024 jobs wait. Methods raise

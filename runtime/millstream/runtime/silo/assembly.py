@@ -45,7 +45,7 @@ class SiloAssembly:
     """Everything that one silo consists of.
 
     Args:
-        parts: The parts of the silo beside grains, by name.
+        parts: The parts of the silo, by name.
         evicted: Called when the table says that this silo is dead.
         secrets: The secrets by which silos recognise each other and operators.
         brought: The grain classes that its parts bring.

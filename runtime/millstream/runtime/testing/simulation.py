@@ -394,7 +394,7 @@ class Simulation:
         restart: Callable[[str], object],
         verbs: Mapping[str, Callable[..., object]] | None = None,
     ) -> asyncio.Task[None]:
-        """Play a script of faults beside the driver.
+        """Play a script of faults while the driver runs.
 
         Args:
             script: The steps, such as those of `make_script`.
@@ -464,7 +464,7 @@ def run(
     ```
 
     Nothing waits in real time. A run costs about 4 µs for each timer and 7 µs for each delivery,
-    beside the program's own work.
+    in addition to the program's own work.
 
     Args:
         main: The driver. An exception of it fails the run.

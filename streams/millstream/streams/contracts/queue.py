@@ -38,7 +38,7 @@ __all__ = [
 class QueueReceiver(Protocol):
     """The read side of one queue for one owner and epoch.
 
-    The runtime calls `start` once and then `read`, one call at a time. Beside a read it makes at
+    The runtime calls `start` once and then `read`, one call at a time. During a read it makes at
     most one call of `ack`, `release` or `extend`. It does not cancel a call of a receiver that it
     continues to use. After a call that failed or was late, the runtime closes the receiver and
     makes another one for the same epoch.
@@ -286,8 +286,7 @@ class Rewinds(Protocol):
     """An adapter with `REWIND`: its queues can be read again."""
 
     def reader(self, queue: QueueId, /) -> QueueReader:
-        """Return a reader of a queue that works beside the owner, even in a silo that does not own
-        the queue.
+        """Return a reader of a queue that works independently of the owner, even in another silo.
 
         Args:
             queue: the queue.

@@ -1,7 +1,7 @@
 """Asking several bookies, one after the other, for something that any of them may have.
 
-Owns: `first_answer`. Invariants: a bookie that does not answer within `HEDGE_S` delays nobody, as
-long as there is another one to ask. Requests that are no longer needed are cancelled.
+Owns: `first_answer`. Invariants: a bookie that does not answer delays a caller by `HEDGE_S` at
+most, as long as another one can be asked. Requests that are no longer needed are cancelled.
 """
 
 from __future__ import annotations
