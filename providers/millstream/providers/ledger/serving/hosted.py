@@ -1,11 +1,12 @@
 """The bookie of a directory, which runs in the silo with the lock of the directory.
 
 Owns: `HostedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`), the choice of the
-directory (`home`). Invariants: the row names a silo only while that silo serves the bookie. When
-its process ends, the lock is free. A silo that waits for it then opens the directory and writes its
-name into the row. That is another silo of the machine, or the same silo once it is started again. A
-refused directory stays refused until an operator has repaired it, and the log repeats this
-regularly.
+directory (`home`). Invariants: a silo is named in the row after it has begun to serve the bookie,
+and until it stops; after a crash the row still names the silo, so callers also check that the silo
+is live. When its process ends, the lock is free. A silo that waits for it then opens the directory
+and writes its name into the row. That is another silo of the machine, or the same silo once it is
+started again. A refused directory stays refused until an operator has repaired it, and the log
+repeats this regularly.
 """
 
 from __future__ import annotations
