@@ -257,7 +257,11 @@ class Callee(RunnerTasks[InboundCall]):
         self._extension_specs.update(specs)
 
     def admit(self, kind: GrainKind, call: Call) -> MethodSpec:
-        """Return the method that a call names. Raises NotHosted, NotAllowed."""
+        """Return the method that a call names.
+
+        Raises NotHosted: this silo does not host the grain type, or the type has no such method;
+        NotAllowed: the role of the caller may not call the method.
+        """
         spec = self.find(kind, call)
         if spec is None:
             text = f"grain type {kind.name!r} has no method {call.method!r} at {self._silo}"

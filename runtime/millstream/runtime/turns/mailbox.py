@@ -193,7 +193,7 @@ class Mailbox:
         return entry
 
     def put_back(self, entries: list[WaitingEntry]) -> None:
-        """Return taken entries to the front, in their order."""
+        """Put entries that were taken back to the front, in their order."""
         self.waiting.extendleft(reversed(entries))
         self.interleaving_waiting += sum(entry.request.is_interleaving for entry in entries)
 

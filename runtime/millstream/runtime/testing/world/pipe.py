@@ -208,7 +208,11 @@ class Pipe:
         self.pending_bytes = 0
 
     def check(self) -> None:
-        """Assert that sizes add up, and that only the last item ends the direction."""
+        """Assert the invariants.
+
+        `pending_bytes` is the size of all chunks in transit. Only the last item may be the end of
+        the direction. No delivery is planned for an empty pipe.
+        """
         assert self.pending_bytes == sum(len(item.data) for item in self._items)
         assert all(not item.reason for item in list(self._items)[:-1])
         assert self._timer is None or self._items
