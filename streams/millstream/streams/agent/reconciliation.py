@@ -85,9 +85,10 @@ class Told(Protocol):
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """A difference.
+    """A difference between the known and the stored subscriptions, and its repair.
 
-    `row` must be attached or paused. If `row` is None, the subscription ends here.
+    `row`: the subscription, which the agent pauses if `is_held`, and attaches otherwise. None: the
+    agent detaches the subscription. `note`: the difference, for the log.
     """
 
     subscription: str

@@ -131,7 +131,8 @@ def text_of(hint: Any) -> str:
 
 
 def accepts(wanted: Any, item: Any) -> bool:
-    """Whether a handler of `wanted` takes every `item`, as type checkers see it. In doubt, True."""
+    """Whether a handler whose annotation is `wanted` takes each value of type `item`, as type
+    checkers see it. In doubt, True."""
     if wanted == item:
         return True
     members = union_members(item) or (item,)
@@ -170,12 +171,15 @@ def _is_subclass(cls: type, base: type) -> bool:
 
 
 def gives_back(wanted: Any, item: Any) -> bool:
-    """Whether a handler that annotates `wanted` accepts and decodes every `item` unchanged."""
+    """Whether a handler whose annotation is `wanted` gets each value of type `item` as it was sent.
+
+    It does if it accepts the type, and if the codec of `wanted` decodes each value to an equal one.
+    """
     return accepts(wanted, item) and _is_decoded(wanted, item)
 
 
 def _is_decoded(wanted: Any, item: Any) -> bool:
-    """Whether a codec of `wanted` decodes every `item` unchanged."""
+    """Whether a codec of `wanted` decodes each value of type `item` to an equal value."""
     if wanted is Any or wanted == item:
         return True
     if needs_wrappers(wanted) or needs_wrappers(item):

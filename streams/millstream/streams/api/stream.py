@@ -323,8 +323,8 @@ class Stream(Generic[T]):
                 ...
         ```
 
-        Every event published after the block has begun is delivered. Asking for the next event
-        acknowledges the current one, and so does leaving the block without an exception.
+        Every event published after the block has begun is delivered. An event is acknowledged when
+        the loop asks for the next event, or when the block ends without an exception.
         Unacknowledged events are delivered again. The loop survives gateways and silos that end.
 
         Args:

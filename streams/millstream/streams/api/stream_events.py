@@ -79,9 +79,10 @@ class StreamEvents(Generic[T]):
     """The events of a stream in a program; `Stream.consume` returns it.
 
     Use it once, with `async with`: the subscription exists when the block begins. Then write
-    `async for event in events`. Asking for the next event acknowledges the current one. Leaving
-    the block acknowledges it too, unless an exception leaves the block. One task at a time may wait
-    for an event. Errors on the way to the cluster are retried without end.
+    `async for event in events`. An event is acknowledged when the loop asks for the next event, or
+    when the block ends without an exception. If the block ends with an exception, its last event
+    is not acknowledged. One task at a time may wait for an event. Errors on the way to the cluster
+    are retried without end.
     """
 
     def __init__(self, outside: Outside) -> None:

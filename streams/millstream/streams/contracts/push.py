@@ -50,7 +50,8 @@ class PushSource(Protocol):
             push: takes one message and never waits. It may be called before `start` returns. It
                 raises `QueueFull`, and has not taken the message, if the source keeps pushing
                 although it is paused; push that message again after `resume`.
-            after: the position. None: begin with the messages that are not acknowledged.
+            after: begin with the message after this token. None: begin with the messages that the
+                broker knows as not acknowledged.
 
         Raises:
             StreamError: the source cannot connect.
@@ -207,8 +208,11 @@ class PushReceiver:
         """Start the source, as `QueueReceiver.start` says.
 
         Args:
-            after: the last acknowledged token. None: begin with the messages that are not
-                acknowledged.
+            after: the last acknowledged token; the source begins with the next message. None: the
+                source itself knows which messages are not acknowledged, and begins with those.
+
+        Raises:
+            StreamError: the source cannot connect.
         """
         await self._source.start(self.push, after)
 

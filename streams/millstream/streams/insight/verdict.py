@@ -1,7 +1,8 @@
-"""The hop that delays a stream, as one sentence: checks in order. Pure.
+"""One sentence that names the part of a stream that delays it. Pure.
 
-Owns: the checks and their words. Not: the figures (`report`). Invariant: the first check that
-applies is the verdict, because a cause upstream explains the symptoms downstream.
+Owns: the checks, which run in a fixed order, and their words. Not: the figures (`report`).
+Invariant: the first check that applies is the verdict, because a cause upstream explains the
+symptoms downstream.
 """
 
 from __future__ import annotations

@@ -518,7 +518,11 @@ class PersistentStreams:
             messages: the messages.
 
         Returns:
-            The outcome of each message: its token if known, or an error.
+            The outcome of each message, in the order of the messages: its token; None, if it is
+            stored and its token is unknown; or the error, which is not raised.
+
+        Raises:
+            ValueError: a message is too large. No message is stored.
         """
         return self._publishing().store(messages)
 

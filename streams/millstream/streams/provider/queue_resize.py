@@ -48,11 +48,13 @@ class Reads(Protocol):
 class QueueResize:
     """One silo's part in changes of the number of queues.
 
+    A *ring* is the mapper of one epoch, from streams to queues (`ownership.layout`).
+
     Args:
-        remap: moves publishers to another ring. While no message is sent, it calls its argument.
+        remap: stops sending, calls its argument, which adopts another ring, and then sends waiting
+            messages to the new queues.
         relaid: called when the set of queues to read may have changed.
-        reader: returns this silo's reader of a queue.
-        call_limit_s: seconds that one call of the adapter may take.
+        reader: returns this silo's reader of a queue, or None if this silo does not read it.
     """
 
     def __init__(

@@ -2,8 +2,7 @@
 
 Owns: the target, and publishing by it (`GatewayPublisher`). Not: numbered publishing (`numbered`).
 
-A *session* is a run of calls of one producer, each sent after the answer of the
-previous one. Invariants:
+A *session* is a sequence of calls of one producer, sent in order. Invariants:
 
 - A producer is known by its name and the namespace.
 - The calls of a session are stored in order, one at a time. After a call that failed, did not
@@ -120,8 +119,7 @@ class IngestTarget(SystemTarget):
         """Store messages in order; returns the number of accepted messages (repeated ones count).
 
         Raises the error of the first message that failed; no later message of its queue is stored.
-        A producer sends one call after the other, each after the answer of the previous
-        one.
+        A producer waits for the answer to a call before it sends the next call.
         """
         identity = producer_of(namespace, producer) if producer else ""
         await self._store(namespace, identity, messages)

@@ -20,7 +20,8 @@ def following(token: Token) -> Token:
 
 
 def before(token: Token) -> Token:
-    """Return the position just before a token, in its message or at the end of the previous one."""
+    """Return the position just before a token: in its message, or at the end of the previous
+    message."""
     if token.index > 0:
         return Token(token.era, token.seq, token.index - 1)
     return Token(token.era, token.seq - 1, LAST_INDEX)

@@ -36,10 +36,10 @@ END_S = 1.0  # for a cancelled call to end
 
 
 class ContainedReceiver:
-    """One receiver.
+    """One receiver of an adapter, whose errors do not reach the agent.
 
     Args:
-        make: makes it.
+        make: makes the receiver.
         where: names provider and queue.
         core: learns the end of each call.
         tell: calls a method of `core`, and carries out its actions.
