@@ -66,7 +66,10 @@ class CapacityGate:
             raise
 
     def release(self, count: int = 1) -> None:
-        """Return units, and admit waiting requests that now fit. Raises ValueError on too many."""
+        """Free `count` units, and admit waiting requests that now fit.
+
+        Raises ValueError: fewer units are taken, or `count` is negative.
+        """
         if not 0 <= count <= self.capacity - self._free:
             raise ValueError(f"count is {count}, but {self.capacity - self._free} units are taken")
         self._free += count

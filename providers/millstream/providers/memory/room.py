@@ -51,7 +51,7 @@ class QueueRoom:
             raise
 
     def release(self, events: int, size_bytes: int) -> None:
-        """Return room, and admit waiting requests that now fit."""
+        """Free the room of these events, and admit waiting requests that now fit."""
         self._bytes.release(size_bytes)
         self._events.release(events)
 

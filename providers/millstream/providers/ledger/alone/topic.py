@@ -65,8 +65,9 @@ class LedgerTopic:
         """The partitions that are not open, each with the reason.
 
         They are tried again, after 5 seconds at first and after 60 seconds at most. Until then, a
-        message for one of them raises `QueueUnavailable`. Messages without a key go to the open
-        partitions, and subscriptions read those.
+        message for one of them raises `QueueUnavailable`, and so does a `tail` that reads it.
+        Messages with neither a key nor a producer go to the open partitions, and subscriptions read
+        those.
         """
         return dict(sorted(self._failures.items()))
 

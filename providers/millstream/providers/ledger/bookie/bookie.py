@@ -354,7 +354,7 @@ class Bookie:
         return self.store.index.find_confirmed(ledger)
 
     async def tell(self, ledger: int, term: int, confirmed: int) -> None:
-        """Remember the last confirmed entry, which no later entry names yet.
+        """Store the last confirmed entry, although no head of a later entry names it yet.
 
         The value is kept in memory, for ledgers with entries here. A lower term than the fence
         changes nothing. Raises BookieAway.

@@ -85,10 +85,10 @@ class Store:
         return ledger not in self._forgetting and self.state.denies(ledger)
 
     def leave(self, ledger: int, puts: int) -> bool:
-        """Drop the entries of a ledger that others have, unless entries were put since the count
-        was `puts`.
+        """Drop the entries of a ledger, which other bookies have, and return True.
 
-        A start brings the entries back, as long as they are not removed from the disk.
+        If `Index.puts` is no longer `puts`, an entry was added in the meantime. Then drop none, and
+        return False. A start brings dropped entries back until they are removed from the disk.
         """
         assert ledger in self.state.left, ledger
         if self.index.puts(ledger) != puts:
@@ -97,7 +97,7 @@ class Store:
         return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
-        """Remember a confirmed entry that the entries here do not name yet.
+        """Store in the index that an entry is confirmed, although no head of an entry says so yet.
 
         Watchers are woken even if the value is known already, because the ledger may be closed.
         """

@@ -55,9 +55,10 @@ class Watches:
             self._by_ledger.pop(ledger, None)
 
     def wake(self, ledger: int, confirmed: int | None) -> None:
-        """Wake the callers that know less than `confirmed`.
+        """Wake the callers that wait for a ledger and know less than `confirmed`.
 
-        None means that another event happened to the ledger.
+        None wakes all callers that wait for the ledger, because something else happened to it, such
+        as a fence.
         """
         for future, known in self._by_ledger.get(ledger, {}).items():
             if not future.done() and (confirmed is None or confirmed > known):

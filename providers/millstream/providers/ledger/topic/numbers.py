@@ -20,7 +20,11 @@ __all__ = ["LostNumbers"]
 
 
 class LostNumbers:
-    """Numbers of messages by entries, according to the rows of topics."""
+    """Finds the numbers of the messages that were in lost entries.
+
+    Args:
+        topics: the rows of the topics.
+    """
 
     def __init__(self, topics: RecordRows[str, TopicRecord]) -> None:
         self._topics = topics

@@ -183,8 +183,10 @@ def contradiction(topic: str, what: str) -> Corrupt:
 
 
 def make_listed_and_gone(topic: str, ledger: int) -> Corrupt:
-    """Return the error for a listed ledger without a row. A ledger leaves the list before it is
-    deleted."""
+    """Return the error for a ledger that the topic lists and that has no row.
+
+    This is damage: a ledger leaves the list before its row is deleted.
+    """
     text = f"its row (topics/) lists ledger {ledger}, and the row of that ledger (ledgers/) is gone"
     return contradiction(topic, text)
 

@@ -74,7 +74,11 @@ class Reader:
             self._bodies_bytes -= len(body)
 
     async def read(self, request: web.BaseRequest, body: bytearray) -> None:
-        """Read the body of a request. Raises Problem (408, 413, 415, 429)."""
+        """Append the body of a request to `body`.
+
+        Raises Problem: 400 (the body does not match its headers), 408 (it took too long), 413 (it
+        is too large), 415 (it is encoded), 429 (the server is reading too many bytes of bodies).
+        """
         most, options = self._options.body_bytes_max, self._options
         if "Content-Encoding" in request.headers:
             what = "Content-Encoding: encoded bodies are not supported"

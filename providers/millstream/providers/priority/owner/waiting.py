@@ -230,7 +230,10 @@ def rouse(waiter: Waiter) -> None:
 
 
 def settle(waiter: Waiter) -> None:
-    """Record that a caller that was about to look now looks or leaves."""
+    """Stop counting a woken caller as about to look, because it looks now or leaves.
+
+    This changes nothing for a caller that was not woken, or that was settled before.
+    """
     if waiter.is_roused:
         waiter.is_roused = False
         waiter.group.roused -= 1

@@ -125,7 +125,7 @@ class SessionPool:
             raise
 
     def give(self, session: RequestSession) -> None:
-        """Return a session; the caller that has waited longest gets it."""
+        """Pass a session on to the caller that has waited longest, or keep it for the next one."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():

@@ -241,11 +241,12 @@ class LedgerBufferTopic(Generic[T]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the topic was closed and all of its items are stored."""
+        """Whether the topic was closed and no call of `put` is running. Each item is then stored,
+        or its `put` has raised an error."""
         return self._complete.is_set()
 
     async def ending(self) -> None:
-        """Wait until the topic is closed and all of its items are stored."""
+        """Wait until the topic is complete; see `is_complete`. This does not close the topic."""
         await self._complete.wait()
 
     def close(self) -> None:

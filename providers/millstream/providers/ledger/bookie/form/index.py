@@ -34,8 +34,13 @@ class Use:
 
 
 class Placed:
-    """One ledger: the places of its entries, its share of each segment, its highest confirmed entry
-    by the heads of entries, and how often single entries were put."""
+    """The index of one ledger.
+
+    `runs`: the places of its entries. `uses`: the entries and bytes that it has in each segment.
+    `confirmed`: the highest entry that is known to be confirmed, from the heads of its entries or
+    from `Index.tell`. `puts`: the number of calls of `Index.put`. A collection reads it twice to
+    find out whether entries were added in between.
+    """
 
     __slots__ = ("confirmed", "puts", "runs", "uses")
 
@@ -61,7 +66,7 @@ class Index:
         return 0 if placed is None else placed.runs.get(entry)
 
     def puts(self, ledger: int) -> int:
-        """Return how often an entry of a ledger was put, or -1 if there is none."""
+        """Return how often `put` was called for a ledger, or -1 if the ledger is unknown."""
         placed = self.ledgers.get(ledger)
         return -1 if placed is None else placed.puts
 
@@ -71,7 +76,11 @@ class Index:
         return NOTHING if placed is None else placed.confirmed
 
     def tell(self, ledger: int, confirmed: int) -> bool:
-        """Remember a confirmed entry that no head names. Return False if it was known."""
+        """Store that an entry is confirmed, although no head of an entry says so yet.
+
+        Return False if the ledger has no entries here, or if this entry or a later one was known to
+        be confirmed.
+        """
         placed = self.ledgers.get(ledger)
         if placed is None or placed.confirmed >= confirmed:
             return False

@@ -34,7 +34,7 @@ WINDOW_BYTES = 1 << 20
 
 
 class Walked(NamedTuple):
-    """A frame that was found. `lost_before`: frames between it and the last one found are lost.
+    """A frame that was found. `lost_before`: frames between the previous frame and it are missing.
 
     `bad`: the indexes of records with damaged bodies; `bodies` has all of them.
     """

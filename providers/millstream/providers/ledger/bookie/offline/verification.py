@@ -362,7 +362,8 @@ class Verification:
 
 
 class Told(Walk):
-    """A walk that reports each frame, and where the previous frame ended."""
+    """A walk that calls `tell` with each frame, and with the offset at which the previous frame
+    ended. If the frame begins at a higher offset, there is a gap."""
 
     __slots__ = ("_tell",)
 

@@ -213,8 +213,8 @@ class Pages:
         return None
 
     async def end_of(self, span: LedgerSpan) -> tuple[int, int]:
-        """Return the last confirmed entry of an open ledger, and the number after its last
-        message."""
+        """Return the last confirmed entry of an open ledger, or NOTHING if it has none, and the
+        number after its last confirmed message."""
         async with self._using(span) as opened:
             last = entry = await opened.reader.wait(NOTHING, 0.0)
             while entry != NOTHING:

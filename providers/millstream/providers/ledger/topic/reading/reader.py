@@ -161,8 +161,11 @@ class TopicReader:
         return self._record
 
     async def _end(self, record: TopicRecord) -> tuple[int, int]:
-        """Return the last confirmed entry of the last ledger, and the number after its last
-        message."""
+        """Return the last confirmed entry of the newest ledger, and the number of the topic's next
+        message.
+
+        The entry is NOTHING if the topic has no ledger or if its newest ledger is sealed.
+        """
         if not record.spans or record.spans[-1].is_sealed:
             return NOTHING, max(record.next, record.trimmed)
         return await self._pages.end_of(record.spans[-1])
