@@ -19,8 +19,9 @@ The exploration is bounded. Within its bounds it misses nothing, for these reaso
 
 - `Bounds` limits the entries, appends, recoveries and faults. A recovery makes one attempt. A
   second attempt counts as another recovery, while the first one does nothing more.
-- A lost message is a message on which no bookie ever acts, and whose sender stops waiting. The
-  bookie may still act on it later, which models late messages and those of zombie writers.
+- The sender of a message may stop waiting for its answer. In some orders a bookie acts on the
+  message later, which models late messages and those of zombie writers. In others no bookie ever
+  acts on it, which models a lost message.
 - A crashed bookie acts on no message that is under way. Nobody knows of its data that was not on
   disk, because a bookie answers only when the data is durable (the tests of the bookie check
   this). So a bookie acts on a message in one step.

@@ -1,4 +1,4 @@
-"""The explored shapes: for every run of the tests, for the longer runs, and for `make model`
+"""The explored shapes: quick and slow ones, which are tests, and long ones for `make model`
 only."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUICK = (
     Shape(STRIPED, 0, Bounds(1, 1)),
     Shape(ALL, 1, Bounds(1, 1)),
 )
-"""Explored in every run of the tests."""
+"""Explored in a few seconds each, by tests and `make model`."""
 
 SLOW = (
     Shape(SOLO, 1, Bounds(2, 1, give_ups=1, returns=1, closes=1, doubts=1)),
@@ -37,7 +37,7 @@ SLOW = (
     Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
     Shape(STRIPED, 0, Bounds(2, 1), is_prompt=True),
 )
-"""Explored in the longer runs of the tests."""
+"""Explored by tests with the mark `slow`, and by `make model`."""
 
 LONG = (
     Shape(SOLO, 1, Bounds(3, 1, give_ups=1, returns=1, closes=1, doubts=1)),
@@ -56,6 +56,6 @@ LONG = (
     Shape(STRIPED, 0, Bounds(1, 2), is_prompt=True),
     Shape(ALL, 1, Bounds(1, 1, give_ups=1)),
 )
-"""Explored by `make model`."""
+"""Explored by `make model` only."""
 
 GROUPS = {"quick": QUICK, "slow": SLOW, "long": LONG}

@@ -7,8 +7,8 @@ Invariants:
 
 - A ledger is dropped only after the metadata have proved that it was deleted. Its tombstone is
   durable before any of its entries is dropped.
-- If other bookies have the entries of a ledger, only those entries are dropped that were here
-  before the metadata were asked. From then on no entry of this ledger is denied.
+- If other bookies have the entries of a ledger, its entries are dropped, unless an entry was added
+  after the metadata were asked. From then on no entry of this ledger is denied.
 - A moved entry is durable at its new place before the old one is removed.
 - A segment with a damaged entry stays, since otherwise the knowledge of that entry would be lost.
 """

@@ -1,8 +1,8 @@
 """Requests to the writers of queues, in any silo: to append, and to keep messages.
 
 Owns: `Writers`. Invariants: one silo is asked at a time, and another one only after an answer that
-nothing was done. After an error of the call itself the outcome is unknown, and the publisher sends
-the same sequences again.
+nothing was done. After an error of the call itself the outcome is unknown: the caller gets
+PublishUnknown, and may send the messages again with the same sequences.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The ledgers to repair, their order, and their retries. Pure: times come from the caller.
 
-Owns: `Agenda`, `Job`. Invariants: the ledger with the fewest replicas is first. The writer of a
-ledger has `open_fragment_after_s` to replace a bookie, counted from when the need was seen at that
-fragment. A failed repair waits, longer each time, unless bookies have come or gone in the meantime.
+Owns: `Agenda`, `Job`. Invariants: the ledger with the fewest answering bookies is first. The writer
+of a ledger has `open_fragment_after_s` to replace a bookie, counted from when the need was seen at
+that fragment. A failed repair waits, longer each time, unless bookies have come or gone in the
+meantime.
 """
 
 from __future__ import annotations
