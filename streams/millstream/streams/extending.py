@@ -1,7 +1,8 @@
 """Names for programs outside the cluster that work on its queues, as Spark and `millstream` do.
 
-Such programs use these names beside the public names of `millstream.streams`. They publish numbered
-messages, read ranges of queues, and inspect staged writes. Owns: nothing; it only re-exports.
+Such programs use these names in addition to the public names of `millstream.streams`. They publish
+numbered messages, read ranges of queues, and inspect staged writes. Owns: nothing; it only
+re-exports.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def queue_lines(found: SettingsRow, counts: Counts) -> list[str]:
 
 
 def clock_lines(readings: Sequence[ClockReading]) -> list[str]:
-    """Return the clock of each shard beside that of its machine."""
+    """Return a table of the shards: the time of each, and the wall clock of its machine."""
     rows = [
         (str(shard), when(one.queue_ms / 1000), when(one.machine_ms / 1000), apart(one))
         for shard, one in enumerate(readings)

@@ -11,9 +11,9 @@ There are two ways to call a disk:
 
 - The methods of `Disk` and `DiskFile` block. Use them for reads from a warm cache and for rare
   operations.
-- A `DiskThread` runs jobs that wait for the medium, one after the other, while the event loop runs.
-  `flush` is for the write that a log waits for, and `run` is for all other jobs. The real
-  implementation is a thread that wakes the loop once per job. The simulated one is a task in
+- A `DiskThread` runs jobs that wait for the medium, one after the other, while the event loop
+  continues. `flush` is for the write that a log waits for, and `run` is for all other jobs. The
+  real implementation is a thread that wakes the loop once per job. The simulated one is a task in
   virtual time.
 
 Invariants, on every disk:
@@ -168,7 +168,7 @@ class DiskFile(Protocol):
 
 
 class DiskThread(Protocol):
-    """Does disk work while the event loop runs, one job after the other, in order.
+    """Does disk work while the event loop continues, one job after the other, in order.
 
     Call its methods on the loop that started it. A job is done even if nobody waits for it:
     cancelling its future does not cancel the job. At most 1,024 jobs wait. Methods raise

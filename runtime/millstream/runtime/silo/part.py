@@ -1,4 +1,4 @@
-"""The contract of a silo's part: an object that is no grain and has stages of its own.
+"""The contract of a silo's part: an object that the silo starts and stops by stages of its own.
 
 This module owns `SiloPart`, its check, and the choice of parts for a silo that is only a bookie.
 The module `services` owns the things that a part may use. `open` runs while the silo joins, before

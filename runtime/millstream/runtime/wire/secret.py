@@ -199,7 +199,10 @@ def secret_in_file(path: Path, fresh: bytes) -> bytes:
 
 
 def make(path: Path, fresh: bytes) -> None:
-    """Write a draft beside the file, then link it to the name unless another process was first."""
+    """Write a draft in the same directory, then link it to the name.
+
+    If another process was first, its file stays.
+    """
     descriptor, name = mkstemp(prefix=f"{path.name}.", dir=path.parent)  # mode 0600
     draft = Path(name)
     try:

@@ -133,7 +133,7 @@ class Page(NamedTuple):
     Attributes:
         messages: the messages found.
         next: the position where the next call continues.
-        at_end: no message is stored at `next` or after it yet.
+        at_end: no message is stored after `next` yet.
     """
 
     messages: Sequence[QueueMessage]

@@ -47,7 +47,7 @@ class QueueReceiver(Protocol):
     """
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin with the first message after a position.
+        """Begin after a position.
 
         With `OWN_POSITION`, begin at the later of `after` and the provider's own position. A
         missing number without a message is no loss.
@@ -57,7 +57,7 @@ class QueueReceiver(Protocol):
                 not acknowledged. A provider without `ORDERED` always gets None.
 
         Raises:
-            CursorTooOld: a message after `after` is gone. `first` is the oldest message that is
+            CursorTooOld: a message that follows `after` is gone. `first` is the oldest one that is
                 kept, and the next read begins there; None: no message is kept.
         """
         ...
@@ -286,7 +286,7 @@ class Rewinds(Protocol):
     """An adapter with `REWIND`: its queues can be read again."""
 
     def reader(self, queue: QueueId, /) -> QueueReader:
-        """Return a reader of a queue that works independently of the owner, even in another silo.
+        """Return a reader of a queue. It works independently of the owner, and in any silo.
 
         Args:
             queue: the queue.

@@ -31,7 +31,7 @@ class HashRingMapper:
     sends streams to other queues.
 
     Queue i is the point i · (2^64 // queues) of a ring. A stream belongs to the first point at or
-    after the xxh3_64 of UTF-8 `namespace NUL key`; after the last point comes queue 0. Cost:
+    after the xxh3_64 of UTF-8 `namespace NUL key`. After the last point, queue 0 follows. Cost:
     O(1) per stream.
 
     Args:

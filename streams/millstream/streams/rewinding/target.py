@@ -93,8 +93,8 @@ class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
 class ReadPage(msgspec.Struct, array_like=True, frozen=True):
     """Messages of one namespace; read on at `next`.
 
-    `at_end`: no message is stored at `next` or after it yet. `gone`: messages at the position are
-    gone; this is the first message that is kept.
+    `at_end`: no message is stored after `next` yet. `gone`: messages at the position are gone;
+    this is the first message that is kept.
     """
 
     messages: list[ReadMessage]

@@ -35,8 +35,8 @@ MISSING_AT_ONCE = 1_000
 class Gap(NamedTuple):
     """Entries that no bookie gives, from `first` to `last`; `ENDLESS`: their number is unknown.
 
-    `before`, `after`: the beginnings of the payloads of the entries before and after the gap; b"":
-    there is none.
+    `before`, `after`: the beginning of the payload of the entry before the gap, and of the entry
+    after it; b"": there is no such entry.
     """
 
     first: int

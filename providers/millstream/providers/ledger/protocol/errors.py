@@ -72,8 +72,8 @@ class LedgerGone(LedgerError):
 class EntriesGivenUp(LedgerError):
     """These entries of a ledger are lost, and an operator accepted that.
 
-    Attributes: `ledger`; `first`, `last`: the whole range, so the entries before and after it are
-    not lost.
+    Attributes: `ledger`; `first`, `last`: the whole range, so the entries before it and after it
+    are not lost.
     """
 
     ledger: int

@@ -1,7 +1,7 @@
 """The messages that were in lost entries.
 
 Owns: `LostNumbers`. Not: which entries are lost (`handle.loss`), giving them up. Invariant: the
-answers come from rows and from the entries before and after a gap. Nothing is guessed.
+answers come from rows, and from the entries before and after a gap. Nothing is guessed.
 """
 
 from __future__ import annotations

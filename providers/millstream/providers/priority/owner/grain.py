@@ -228,7 +228,7 @@ class QueueOwner(Grain):
     @open_to(Role.OPERATOR)
     @always_interleave
     async def clock(self, is_reset: bool) -> ClockReading:
-        """The queue's time, and that of its machine.
+        """The queue's time, and the wall clock of its machine.
 
         With `is_reset`, the queue's time is set first. Raises the errors of `do`.
         """

@@ -58,7 +58,7 @@ class StoredEvent(NamedTuple):
 
 
 class ClockReading(NamedTuple):
-    """The time of a queue, and the wall clock of its owner's machine.
+    """The time of a queue, and the wall clock of its owner's machine at the same moment.
 
     Attributes:
         queue_ms: The queue's time, in Unix milliseconds.
@@ -163,7 +163,7 @@ class OwnedQueue(Protocol):
         ...
 
     async def read_clock(self) -> ClockReading:
-        """The queue's time, and that of the machine. Raises `OwnerLost`."""
+        """The queue's time, and the machine's wall clock. Raises `OwnerLost`."""
         ...
 
     async def reset_clock(self) -> ClockReading:

@@ -610,7 +610,7 @@ class PriorityQueue:
         return settings
 
     async def clocks(self) -> tuple[ClockReading, ...]:
-        """Read the clock of each shard, and the clock of its machine.
+        """Read the time of each shard, and the wall clock of its machine.
 
         Both agree unless the machine's clock was wrong at some time. A client must be connected as
         an operator.

@@ -288,8 +288,11 @@ class ReaderCore:
         return self.tick(now_s)
 
     def _plan_read(self, now_s: float) -> None:
-        """Plan the next read after one that found nothing: later each time, unless that one
-        waited."""
+        """Plan the next read after a read that found nothing.
+
+        The pause grows with each such read. There is no pause if the adapter has `WAKEUP` and the
+        last read waited for messages.
+        """
         has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
         if self._has_wakeup and has_waited:
             self._empty_reads = 0

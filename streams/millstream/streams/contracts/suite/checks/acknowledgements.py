@@ -101,8 +101,7 @@ async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
 
 @acknowledging.check(ORDERED, generated=True)
 async def start_begins_behind_a_position(bench: AdapterBench) -> None:
-    """`start(after)` begins at the first message after `after`, even if no message was
-    acknowledged."""
+    """`start(after)` begins at the message that follows `after`, acknowledged or not."""
     wanted = await bench.publish("a", "b", "c", "d")
     first = await bench.begin()
     found = await bench.collect(first, 4)
@@ -168,7 +167,7 @@ async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: Ada
 
 @acknowledging.check(ORDERED, hooks=("forget",))
 async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
-    """`start(after)` raises CursorTooOld if messages after `after` are gone. Its `first` is above
+    """`start(after)` raises CursorTooOld if messages that follow it are gone. Its `first` is above
     all lost messages and not above the oldest kept one, and reading begins with that one."""
     found = await store_and_ack(bench, "a", "b", "c", "d")
     await bench.forget(2)

@@ -131,7 +131,7 @@ async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) ->
 
 @writing.check()
 async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
-    """EnqueueFailed names the stored messages: the first ones of the list, and no later ones.
+    """EnqueueFailed names the stored messages: the first ones of the list, and none after them.
 
     Needs a provider with room for fewer than 280 messages; a larger one refuses nothing.
     """
@@ -289,6 +289,6 @@ async def tokens_rise_over_epochs(bench: AdapterBench) -> None:
 
 
 def expect_behind(last: Token, new: Token) -> None:
-    """Expect that a token is higher than the previous one."""
+    """Expect that token `new` is higher than token `last`."""
     if not last < new:
         raise ContractBroken(f"a token above {last}", str(new))
