@@ -138,13 +138,13 @@ class Recording:
     # -- subscriptions
 
     def on_subscribed(self, stream: str, subscription: str) -> None:
-        """The subscription exists."""
+        """Record that a subscription exists."""
         if (stream, subscription) not in self._subscribed:
             self._subscribed.add((stream, subscription))
             self._history.record(Subscribed(stream, subscription))
 
     def on_ended(self, stream: str, subscription: str) -> None:
-        """The subscription has ended, so it is owed no events."""
+        """Record that a subscription has ended, so it gets no further events."""
         self._history.record(Unsubscribed(stream, subscription))
 
     def on_handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:

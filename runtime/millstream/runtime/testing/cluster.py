@@ -362,7 +362,7 @@ class NotedSilo(Silo):
 
     @property
     def has_begun(self) -> bool:
-        """Whether its start has reached its parts."""
+        """Whether the start of the silo has reached its parts."""
         return self._assembly is not None
 
     def _build(self, address: str, table_id: str) -> SiloAssembly:

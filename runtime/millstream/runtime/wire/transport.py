@@ -125,7 +125,7 @@ class Listener(Protocol):
 
     @property
     def address(self) -> Address:
-        """The address at which it listens, with the real port if port 0 was requested."""
+        """The address of the listener, with the real port if port 0 was requested."""
         ...
 
     def close(self) -> None:

@@ -199,7 +199,8 @@ class Rendezvous(Grain):
         await self._attach(self._keep_pause(row))
 
     def _keep_pause(self, row: SubscriptionRow) -> SubscriptionRow:
-        """The row, paused if it was paused and gets no new position."""
+        """Return the new row of a subscription. It stays paused if it was, unless it gets a new
+        position."""
         found = self._rows.get(row.id)
         if row.start != HERE or found is None or found[0].state != "paused":
             return row

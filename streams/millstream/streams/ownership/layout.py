@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def old(self) -> OldRing | None:
-        """The former ring, while it is not done."""
+        """The former ring, until all events of its queues are processed."""
         return self._old
 
     def with_queues(self, queues: int, epoch: int) -> QueueMapper:

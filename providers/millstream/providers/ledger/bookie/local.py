@@ -51,7 +51,7 @@ class LocalBookies:
         self._bookie(bookie).suspect(ledger, entry)
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
-        """Return them in the same order, since all are here."""
+        """Return the bookies in the same order, since all are here."""
         return bookies
 
     async def look(self) -> None:

@@ -48,7 +48,7 @@ class Surroundings(Protocol):
     """The bookies of one place, as this silo knows them."""
 
     def list_known(self) -> Mapping[str, BookieRecord]:
-        """Return their rows."""
+        """Return the rows of the bookies, by name."""
         ...
 
     def unreadable(self) -> Collection[str]:

@@ -24,12 +24,12 @@ class BookieStanding(Enum):
 
     @property
     def is_needless(self) -> bool:
-        """Whether its entries must be on other bookies."""
+        """Whether the entries of the bookie must be on other bookies."""
         return self in {BookieStanding.LEAVING, BookieStanding.LOST}
 
     @property
     def answers(self) -> bool:
-        """Whether a silo runs it."""
+        """Whether a live silo runs the bookie."""
         return self in {BookieStanding.HERE, BookieStanding.LEAVING}
 
 

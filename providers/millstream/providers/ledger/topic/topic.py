@@ -106,7 +106,7 @@ class Topic:
 
     @property
     def epoch(self) -> int:
-        """The epoch in which it was opened."""
+        """The epoch in which the topic was opened."""
         return self._owned.record.epoch
 
     @property
@@ -116,7 +116,7 @@ class Topic:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed here, or taken over by another process."""
+        """Whether the topic was closed here, or taken over by another process."""
         return self._writer.ended is not None
 
     @property

@@ -188,7 +188,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     @property
     def is_finished(self) -> bool:
-        """Whether its state is final."""
+        """Whether the state of the message is final."""
         return self.state >= COMPLETED
 
 

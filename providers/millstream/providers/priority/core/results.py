@@ -72,7 +72,7 @@ class Dequeued(NamedTuple):
 
     @property
     def is_changed(self) -> bool:
-        """Whether it leased anything."""
+        """Whether the dequeue leased a message."""
         return bool(self.leases)
 
 

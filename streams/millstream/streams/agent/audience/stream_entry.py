@@ -84,7 +84,7 @@ class StreamEntry:
         return "its events are being given to very many subscriptions" if is_given else ""
 
     def dump(self) -> str:
-        """Return its state, for a report of a fault."""
+        """Return the state of the stream, for a report of a fault."""
         cold = None if self.cold is None else len(self.cold)
         spread = None if self.spread is None else len(self.spread)
         return (
@@ -104,8 +104,8 @@ class StreamEntry:
         return waiting[0].message.token if waiting else None
 
     def is_idle(self, before_s: float, losses: Losses) -> bool:
-        """Say whether it had no event since then, and has no undelivered events or unreported
-        losses."""
+        """Whether the stream had no event since `before_s`, and has no undelivered events or
+        unreported losses."""
         if self.used_s >= before_s or self.cold is not None or self.spread:
             return False
         all_of_them = self.subscribers.values()

@@ -172,12 +172,12 @@ class Cursor:
 
     @property
     def tried(self) -> int:
-        """The number of earlier attempts at its message, as the provider counts them."""
+        """The number of earlier attempts at the present message, as the provider counts them."""
         return 0 if self.slot is None else max(0, self.slot.message.attempt - 1)
 
     @property
     def goes_back(self) -> bool:
-        """Whether its message returns to the queue when the handler fails."""
+        """Whether the present message returns to the queue when the handler fails."""
         return self.slot is not None and self.slot.goes_back
 
     @property

@@ -79,7 +79,7 @@ class Slot:
         return Token(era, seq, index + self.events - 1)
 
     def is_at_most(self, after: Token | None) -> bool:
-        """Say whether it has no item above that token."""
+        """Whether the message has no item above token `after`."""
         return after is not None and self.last_token() <= after
 
     def token_at(self, item: int) -> Token:

@@ -300,7 +300,10 @@ class QueueCache:
         return any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
 
     def _is_noted(self, slot: Slot, is_needed: bool) -> bool:
-        """Say whether it is acknowledged by itself: before older ones, or while cursors lag."""
+        """Whether a finished message is acknowledged by its own token.
+
+        That is so if it is done before older ones, or while cursors lag.
+        """
         if slot.message.token in self._disowned:
             self._disowned.discard(slot.message.token)
             return False

@@ -69,15 +69,17 @@ class Deliveries:
         return delivery
 
     def retry(self, subscriber: Subscriber) -> None:
-        """Let a subscription continue at its place, also after a fault, unless it is stopped."""
+        """Retry a subscription at its place, also after a fault. A stopped one stays as it is."""
         subscriber.returns = 0
         if subscriber.delivery is not None and not subscriber.is_held:
             self._dispatch.apply(subscriber, subscriber.delivery, subscriber.delivery.retry())
             self._dispatch.pump()
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
-        """Let it continue after a token (None: at the oldest cached event), once its call has
-        ended."""
+        """Let a subscription continue after a token, once its call has ended.
+
+        None: it continues at the oldest cached event.
+        """
         cursor, is_out = None, subscriber.delivery is not None and subscriber.delivery.is_out
         if is_out and after is not None and self._laggards.is_used:
             cursor = self._laggards.begin(subscriber.key, past(after))  # new events can be reread
@@ -85,7 +87,10 @@ class Deliveries:
         self._resume(subscriber, after, cursor)
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
-        """Move it back, perhaps to the oldest event of the provider, once its call has ended."""
+        """Move a subscription back to `start`, once its call has ended.
+
+        `start` may be the oldest event that the provider has.
+        """
         cursor = self._laggards.begin(subscriber.key, start)
         cursor.is_rewound = True
         self._resume(subscriber, before(start), cursor)

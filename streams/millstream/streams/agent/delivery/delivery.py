@@ -284,7 +284,7 @@ class Delivery:
 
     @property
     def is_out(self) -> bool:
-        """Whether its consumer, or the failure handler, has an item at present."""
+        """Whether the consumer or the failure handler has an item at present."""
         return self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
 
     @property

@@ -162,9 +162,10 @@ class Dispatch:
     # -- work
 
     def start_lagging(self, subscriber: Subscriber) -> None:
-        """Let its cursor lag, if one more cursor may, so that it pins nothing in the cache.
+        """Make the cursor of a subscription lag, so that it pins nothing in the cache.
 
-        A queue without order gets its messages back instead.
+        If no further cursor may lag, return the messages of the subscription to the queue, where
+        the queue allows that.
         """
         delivery = subscriber.delivery
         if delivery is None:

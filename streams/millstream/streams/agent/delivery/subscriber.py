@@ -129,7 +129,7 @@ class Subscriber:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is stopped, so that its events wait."""
+        """Whether the subscription is stopped, so that its events wait."""
         return self.is_paused or self.held != ""
 
     @property

@@ -143,8 +143,8 @@ class ContainedReader:
 
 
 def _is_here(cursor: Cursor) -> bool:
-    """Say whether nothing must be read for it; rereads of its stream may already have its
-    messages."""
+    """Whether the messages of a cursor are here already, because another subscription of its
+    stream has read them again."""
     if cursor.is_lagging:
         cursor.take((), cursor.following)
     return not cursor.is_away
