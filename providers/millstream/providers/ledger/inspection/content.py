@@ -42,7 +42,7 @@ class Content:
         ledgers: the ledgers, by number.
         bookies: the bookies, by UUID.
         cursors: the cursors of each topic.
-        reports: the reports on recovery, one for each place.
+        reports: the reports on recovery, one for each directory group.
         scrubs: the reports on scrubbing, one for each bookie.
         damaged: the errors of rows that cannot be read, by name, such as `topics/t`.
     """

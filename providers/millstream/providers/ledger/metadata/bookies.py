@@ -20,11 +20,10 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
 
     `bookie`: the UUID of its directory. `silo`: the address of the silo that runs it; "": none
     does. `boot`: how often it was started. `high_water`: its journal is complete up to this
-    sequence. `said_s`: the wall time of its last report, in seconds since 1970. `place`: bookies of
-    one place take new ledgers together. It is the directory's path if silos share it, and the
-    template of the paths if each silo has its own. `owner`: the name of the silo whose directory it
-    is; "": of the silo that holds its lock. `is_draining`: an operator wants to empty it. It takes
-    no new ledgers, and its entries are copied elsewhere.
+    sequence. `said_s`: the wall time of its last report, in seconds since 1970. `place`: the
+    name of its directory group (see `serving.home`). `owner`: the name of the silo whose directory
+    it is; "": of the silo that holds its lock. `is_draining`: an operator wants to empty it. It
+    takes no new ledgers, and its entries are copied elsewhere.
     """
 
     bookie: str

@@ -1,4 +1,4 @@
-"""The auditor looks after the replicas of all ledgers of one place, in one silo at a time.
+"""The auditor repairs the ledgers of one directory group, in one silo at a time.
 
 Owns: `Auditor`. Not: the needs of a ledger (`needs`), the time of a repair (`agenda`), the repair
 itself (`repairer`). As with BookKeeper's auditor, one process of the cluster does this. Invariants:
@@ -45,7 +45,7 @@ LEDGERS_AT_ONCE = 64
 
 
 class Surroundings(Protocol):
-    """The bookies of one place, as this silo knows them."""
+    """The bookies of one directory group, as this silo knows them."""
 
     def list_known(self) -> Mapping[str, BookieRecord]:
         """Return the rows of the bookies, by name."""
@@ -68,7 +68,7 @@ class Auditor:
     """Runs in every silo; acts in one.
 
     Args:
-        place: the place of the bookies.
+        place: the name of the directory group.
         silo: the address of this silo, for the report.
     """
 
@@ -216,7 +216,7 @@ class Auditor:
         async for record in scan:
             named = {name for one in record.fragments for name in one.bookies}
             if named.isdisjoint(self._standings.all()):
-                continue  # it is in another place
+                continue  # it is in another directory group
             needs = needs_of(record, self._standings.of, room)
             agenda.look(record, needs, self._context.clock.now())
             ledgers_of.update(bookies_of(record))

@@ -1,4 +1,4 @@
-"""The reports of auditors for people and tools: one row for each place.
+"""The reports of auditors for people and tools: one row for each directory group.
 
 Owns: `RecoveryReport` and its parts, `report_rows`. Not: the work. Invariant: the report only
 informs. No decision depends on it, so an old or lost report does no harm.
@@ -43,10 +43,11 @@ class Stuck(msgspec.Struct, frozen=True, array_like=True):
 class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     """The findings of the last audit, and the work since then.
 
-    `place`: the place of the bookies. `auditor`: the silo that reports. `since_s`, `audited_s`,
-    `said_s`: the wall times, in seconds since 1970, when it began, audited all ledgers last, and
-    wrote this report. `ledgers`: the number of audited ledgers. `lacking`: those that need repairs
-    now, with `places` to fill. `damaged`: the ledgers whose rows cannot be read; while there are
+    `place`: the name of the directory group. `auditor`: the silo that reports. `since_s`,
+    `audited_s`, `said_s`: the wall times, in seconds since 1970, when it began to act, audited all
+    ledgers last, and wrote this report. `ledgers`: the number of audited ledgers. `lacking`: the
+    number of those that need repairs now. `places`: the number of places in their fragments that
+    need another bookie. `damaged`: the number of ledgers whose rows cannot be read; while there are
     any, no bookie counts as drained. Work since `since_s`: `filled`, places that got another
     bookie; `entries` and `size_bytes`, copied; `checked`, entries that were checked on their
     bookies; `ended`, ledgers that were closed.
@@ -72,5 +73,5 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def report_rows(metadata: Metadata) -> RecordRows[str, RecoveryReport]:
-    """Return the reports, by place."""
+    """Return the reports, by directory group."""
     return RecordRows(metadata, "recovery/", RecoveryReport, key_part)

@@ -81,8 +81,8 @@ class ClusterBookies:
     """Bookies by name, in any silo.
 
     Args:
-        place: new ledgers are spread over the bookies of this place. Entries are read from bookies
-            of all places.
+        place: the directory group of this silo. New ledgers are spread over its bookies. Entries
+            are read from bookies of all groups.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class ClusterBookies:
         return here | others
 
     def _may_take(self, record: BookieRecord) -> bool:
-        """Whether a bookie is live, stays, and belongs to the place of new ledgers."""
+        """Whether a bookie is live, is not drained, and belongs to this silo's directory group."""
         is_ours = record.place == self._place and not record.is_draining
         return is_ours and self._is_live(record.silo)
 
@@ -171,11 +171,11 @@ class ClusterBookies:
         return record is not None and record.is_draining
 
     def list_known(self) -> Mapping[str, BookieRecord]:
-        """Return the rows of this place's bookies, as they were read last."""
+        """Return the rows of the bookies of this directory group, as they were read last."""
         return {name: one for name, one in self._known.items() if one.place == self._place}
 
     def unreadable(self) -> Collection[str]:
-        """Return the bookies with damaged rows, of any place."""
+        """Return the bookies with damaged rows, of any directory group."""
         return self._unreadable
 
     def away(self, owner: str) -> list[str]:
@@ -198,9 +198,9 @@ class ClusterBookies:
         return ""
 
     def is_first(self) -> bool:
-        """Whether the first running bookie of this place, by name, is in this silo.
+        """Whether the first running bookie of this directory group, by name, is in this silo.
 
-        So only one silo does work that one silo should do, except that two may do it for a moment.
+        That silo does the work for the whole group. For a moment, two silos may do it.
         """
         return min(filter(self.runs, self.list_known()), default="") in self._here
 

@@ -1,4 +1,4 @@
-"""The directory of a silo's bookie, and the place that groups directories.
+"""The directory of a silo's bookie, and the group of directories that it belongs to.
 
 Owns: `Home`.
 """
@@ -13,9 +13,10 @@ __all__ = ["Home"]
 class Home(NamedTuple):
     """A directory, as a silo has it.
 
-    `path`: the path. `place`: new ledgers are spread over bookies of one place. It is the path,
-    where silos share it, and the template of the paths, where each silo has its own. `owner`: the
-    name of the silo whose directory it is; "": it belongs to the silo with its lock.
+    `path`: the path. `place`: the name of its directory group. New ledgers are spread over bookies
+    of one group. The name is the path, where silos share it, and the template of the paths, where
+    each silo has its own. `owner`: the name of the silo whose directory it is; "": it belongs to
+    the silo with its lock.
     """
 
     path: str

@@ -31,8 +31,8 @@ class LedgerTopicSettings:
 
     quorum: Quorum | None = None
     """How many bookies a ledger is spread over, how many store each entry, and how many must have
-    the entry on disk before it is accepted. None: the default of the place, which is `(1, 1, 1)` in
-    one shared directory and `(3, 3, 2)` with a directory for each silo."""
+    the entry on disk before it is accepted. None: the default, which is `(1, 1, 1)` in one shared
+    directory and `(3, 3, 2)` with a directory for each silo."""
     ledger_bytes_max: int = 256 * MIB
     """The payload bytes of a ledger. The entry that reaches the limit is the last one."""
     ledger_entries_max: int = 50_000
