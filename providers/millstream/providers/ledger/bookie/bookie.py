@@ -393,8 +393,11 @@ class Bookie:
         return self.has(ledger, entry) and await self._entry(ledger, entry) is None
 
     def begin_repair(self, ledger: int, entries: Iterable[int]) -> set[int]:
-        """New replicas of these entries are about to be written. Returns the segments with the old
-        ones, which are emptied and removed as soon as possible. See `end_repair`."""
+        """Mark the segments with the old replicas of these entries, and return them.
+
+        Call this before new replicas are written, and `end_repair` with the result after that. The
+        next collections empty and remove the segments.
+        """
         places = (self.store.index.find(ledger, entry) for entry in entries)
         segments = {segment_of(place) for place in places if place}
         for segment in segments:
@@ -402,7 +405,7 @@ class Bookie:
         return segments
 
     def end_repair(self, segments: Iterable[int]) -> None:
-        """The new replicas are stored."""
+        """Record that the new replicas of a repair are stored. `segments`: from `begin_repair`."""
         self.collection.on_repaired(segments)
 
     def segments(self) -> list[int]:
@@ -493,7 +496,7 @@ class Bookie:
         self.journal.stop(error)
 
     def on_failed(self, error: Exception) -> None:
-        """The journal has stopped."""
+        """Handle that the journal has stopped: log it, and fail all waiting callers."""
         log.error("%s: bookie %s has stopped: %s", self.directory.path, self.name, error)
         self._watches.end(BookieAway(f"this bookie has stopped: {error}"))
 

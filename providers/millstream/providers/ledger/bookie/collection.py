@@ -49,7 +49,7 @@ IsElsewhere = Callable[[int], Awaitable[bool]]
 
 
 async def here_alone(ledger: int) -> bool:
-    """Entries are never copied from one bookie to another."""
+    """Return False: where one bookie has all entries, none is elsewhere."""
     return False
 
 

@@ -90,7 +90,7 @@ class Directory:
         self.identity = identity
 
     def start(self, boot: int) -> None:
-        """Store the number of a start, which is higher than all before."""
+        """Store the number of a start. It must be higher than all earlier ones."""
         assert boot > self.identity.boot, (boot, self.identity.boot)
         self.write(msgspec.structs.replace(self.identity, boot=boot))
 

@@ -85,8 +85,8 @@ class HighWater(NamedTuple):
 class Known(NamedTuple):
     """The facts that the metadata have about a directory, read while this bookie holds its lock.
 
-    `high_water`: the last one that was recorded. `next_ledger`: no ledger with this number or a
-    higher one existed then.
+    `high_water`: the progress of the bookie that was recorded last. `next_ledger`: every ledger
+    that existed then has a lower number.
     """
 
     high_water: HighWater = HighWater(0, 0)

@@ -27,8 +27,8 @@ class Store:
     Args:
         name: the name of the directory.
         ends: the used bytes of each segment.
-        changed: called with a ledger and the last confirmed entry that a new entry names. With
-            None: the last confirmed entry was told, or the ledger was fenced or deleted.
+        changed: called with a ledger and the last confirmed entry that a new entry names; or with
+            None, after a call of `tell`, a fence, or the deletion of the ledger.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Store:
         return ledger in self._forgetting or ledger in self.state.forgotten
 
     def ask_forget(self, ledgers: Sequence[int]) -> None:
-        """Tombstones are being written."""
+        """Record that tombstones of these ledgers are being written."""
         self._forgetting.update(ledgers)
 
     def is_forgotten_below(self, ledger: int) -> bool:
@@ -172,7 +172,7 @@ class Store:
         return sum(use.size_bytes for use in self.index.segments.values())
 
     def on_removed(self, segment: int) -> None:
-        """The files of a segment were removed."""
+        """Forget a segment whose files were removed."""
         self.ends.pop(segment, None)
         self.index.segments.pop(segment, None)
 

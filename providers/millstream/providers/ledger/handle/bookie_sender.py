@@ -31,21 +31,21 @@ REQUESTS_MAX = 2  # one is synced to disk while the next one is filled
 
 
 class Trouble(NamedTuple):
-    """The trouble that a bookie reports about itself."""
+    """A failed request: the new state of the bookie's place, and the reason."""
 
     state: PlaceState
     why: str
 
 
 Outcome = tuple[int, ...] | Trouble | LedgerFenced
-"""The entries that are on disk, or the trouble of the bookie."""
+"""The entries that are on disk, or why a request failed."""
 
 
 class BookieSender:
     """Sends the entries of one writer to one bookie.
 
     Args:
-        packed: returns an entry by its number; None: nobody needs it any more.
+        packed: returns the packed entry of a number, or None if no place needs it any more.
         tell: called with every outcome.
 
     Attributes: `bookie`, the receiver.

@@ -199,7 +199,7 @@ class LedgerSender:
         return False
 
     def _is_too_late(self) -> bool:
-        """Stop if an entry has waited too long; whether this happened."""
+        """Stop the writer if an entry has waited too long. Return whether this happened."""
         since_s = self._waiting[0][2] if self._waiting else self._context.clock.now()
         limit_s = self._context.options.unconfirmed_max_s
         if self._context.clock.now() - since_s < limit_s:

@@ -20,7 +20,8 @@ class HandleOptions:
         owed_bytes_max: bytes that may be sent to one bookie without an acknowledgement. A bookie
             above the limit has failed.
         add_bytes_max: bytes of one request to a bookie, or one larger entry.
-        unconfirmed_max_s: how long an append may wait for enough bookies. Then the writer gives up.
+        unconfirmed_max_s: how long an append may wait for enough bookies. Then the writer stops,
+            and its appends fail with NotEnoughBookies.
         tell_after_s: after so many idle seconds, the writer tells bookies the last confirmed entry.
         recover_max_s: how long a recovery is tried again.
         page_entries: the number of entries of one read of a recovery.

@@ -101,8 +101,8 @@ class LedgerReader:
         """Ask the bookies for the last confirmed entry.
 
         With `confirmed`, the first answer of any bookie suffices. It comes when something happens
-        to the ledger, or when the time is over. Without `confirmed`, the answers of all bookies
-        count that are not much later than others.
+        to the ledger, or when the time is over. Without `confirmed`, the first answer counts, and
+        so do all others that come within `HEDGE_S` of the question.
         """
         known = NOTHING if confirmed is None else confirmed
         waiting = {

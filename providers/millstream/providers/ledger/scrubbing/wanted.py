@@ -55,7 +55,7 @@ def missing_from(
 
 
 def runs_of(entries: Collection[int]) -> list[range]:
-    """The same entries as ranges."""
+    """Return the numbers of entries as ranges."""
     found: list[range] = []
     for entry in sorted(entries):
         if found and found[-1].stop == entry:

@@ -167,7 +167,7 @@ class Loader:
     # -- frames
 
     def _begin(self, segment: int) -> None:
-        """Begin a segment. Frames of removed segments are not missed."""
+        """Begin a segment. After a removed segment, frames may be missing without damage."""
         self._has_gap = self._has_gap or segment != self._segment + 1
         self._segment = segment
 

@@ -67,7 +67,7 @@ class DirectoryState:
             self.fences[ledger] = term
 
     def forget(self, first: int, last: int) -> None:
-        """The ledgers from `first` to `last` were deleted."""
+        """Record that the ledgers from `first` to `last` were deleted."""
         self.forgotten.add(first, last)
         for ledger in list_fenced(self.fences, first, last):
             del self.fences[ledger]

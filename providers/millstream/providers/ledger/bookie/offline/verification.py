@@ -299,7 +299,7 @@ class Verification:
         self._notes.append(f"{self._file(segment_name(segment))}: offset {offset}: {text}")
 
     def _look_behind(self, number: int, file: DiskFile, walk: Walk) -> None:
-        """After the last frame there are zeros, or bytes that a crash tore."""
+        """Check the bytes after the last frame: zeros, the torn end of a crash, or damage."""
         for at in range(walk.end, file.size_bytes, PIECE_BYTES):
             data, is_whole = bytes_at(file, at, min(PIECE_BYTES, file.size_bytes - at))
             if not is_whole:
