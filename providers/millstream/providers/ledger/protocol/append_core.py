@@ -175,7 +175,7 @@ class AppendCore:
         return [*self._send(entry), *self._judge()]
 
     def on_acknowledged(self, place: int, change: int, entries: tuple[int, ...]) -> list[Action]:
-        """The bookie that had the place at `change` has these entries on disk."""
+        """Handle that the bookie that had the place at `change` has these entries on disk."""
         if self.failed is not None or change < self._places[place].since:
             return []
         for entry in entries:
@@ -183,14 +183,14 @@ class AppendCore:
         return self._confirm()
 
     def on_unanswered(self, place: int, change: int, state: PlaceState) -> list[Action]:
-        """The bookie that had the place at `change` failed a request."""
+        """Handle that the bookie that had the place at `change` failed a request."""
         if self.failed is not None or change < self._places[place].since:
             return []
         self._gave_up(place, state)
         return self._judge()
 
     def on_returned(self, place: int) -> list[Action]:
-        """The bookie of a place answers again. It gets all entries that are not confirmed yet."""
+        """Handle that the bookie of a place answers again: send it all unconfirmed entries."""
         if self.failed is not None or self._places[place].state is PlaceState.GOOD:
             return []
         self._places[place].state = PlaceState.GOOD
@@ -198,11 +198,12 @@ class AppendCore:
         return list(self._send_again([place]))
 
     def on_changed(self, instead: Mapping[int, str]) -> list[Action]:
-        """Handle that the stored record has other bookies from entry `confirmed + 1` on.
+        """End a change of bookies.
 
-        If `bookies` is empty, there are no other bookies.
-
-        Acknowledgements of the replaced bookies do not count from this step on.
+        Args:
+            instead: the new bookies by place, which the stored record has from entry `confirmed +
+                1` on. Acknowledgements of the replaced bookies do not count any more. Empty: there
+                was no other bookie, and the record is unchanged.
         """
         assert self._is_changing
         self._is_changing = False
@@ -230,7 +231,8 @@ class AppendCore:
         return [FailAppends(error)]
 
     def close(self) -> list[Action]:
-        """The writer closes the ledger after its last confirmed entry."""
+        """Append no more entries, because the writer closes the ledger after the last confirmed
+        entry."""
         text = f"ledger {self.ledger} was closed behind entry {self.confirmed}"
         return self.stop(LedgerClosed(text))
 

@@ -144,7 +144,9 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
 def with_ensemble(
     record: LedgerRecord, term: int, first: int, instead: Mapping[int, tuple[str, str]]
 ) -> LedgerRecord:
-    """The writer of `term` replaces bookies from entry `first` on: {place: (old, new)}.
+    """Return the record after the writer of `term` replaced bookies from entry `first` on.
+
+    `instead`: {place: (old, new)}.
 
     A place whose bookie is no longer the old one stays as it is. Raises LedgerFenced and
     LedgerClosed.

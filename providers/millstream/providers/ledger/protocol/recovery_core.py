@@ -59,7 +59,8 @@ class End(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """The end cannot be decided. Try again when more bookies answer."""
+    """The end cannot be decided: see the error. NoCopyLeft does not change by itself. Otherwise try
+    again when more bookies answer."""
 
     error: NotRecoverable
 
@@ -101,15 +102,15 @@ class RecoveryCore:
         return [Fence(place, bookie) for place, bookie in enumerate(self._fragment.bookies)]
 
     def on_fenced(self, place: int, confirmed: int) -> list[Step]:
-        """The bookie of a place is fenced. Reading begins after the highest entry known to be
-        confirmed."""
+        """Handle that the bookie of a place is fenced; `confirmed`: the highest entry that it knows
+        to be confirmed. Reading begins after the highest of these."""
         self._fenced.add(place)
         if not self._is_reading:
             self._confirmed = max(self._confirmed, confirmed)
         return self._go_on()
 
     def found(self, place: int, first: int, found: Found) -> list[Step]:
-        """Handle the answer of the bookie at `place` to a read from entry `first` on."""
+        """Handle the answer to a read."""
         self._asked.pop(place, None)
         known = self._known.setdefault(place, {})
         for entry, packed in enumerate(found.entries, first):
@@ -125,7 +126,7 @@ class RecoveryCore:
         return self._go_on()
 
     def on_unanswered(self, place: int) -> list[Step]:
-        """The bookie of a place did not answer in time."""
+        """Handle that the bookie of a place did not answer in time."""
         self._silent.add(place)
         return self._go_on()
 

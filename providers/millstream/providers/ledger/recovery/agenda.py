@@ -70,7 +70,7 @@ class Agenda:
         return min([self._next_s, *waits])
 
     def anew(self) -> None:
-        """Bookies have come or gone: failed repairs may succeed now."""
+        """Make all failed repairs due, because bookies have come or gone."""
         self._tries = {
             ledger: tries._replace(failures=0, again_s=-math.inf)
             for ledger, tries in self._tries.items()
@@ -81,7 +81,7 @@ class Agenda:
         self._seen, self._lacking, self._jobs, self._next_s = set(), {}, [], math.inf
 
     def look(self, record: LedgerRecord, needs: Needs, now_s: float) -> None:
-        """Remember the needs of one ledger."""
+        """Store the needs of one ledger, and plan its repair if it is due."""
         ledger = record.ledger
         self._seen.add(ledger)
         may_end = self._may_end(record, needs, now_s)
@@ -95,7 +95,7 @@ class Agenda:
             self._jobs.append(Job(needs.copies, ledger, may_end))
 
     def _may_end(self, record: LedgerRecord, needs: Needs, now_s: float) -> bool:
-        """Whether the writer had its time."""
+        """Whether the writer had `open_fragment_after_s` to replace bookies."""
         if not needs.is_to_end:
             self._since_s.pop(record.ledger, None)
             return False

@@ -25,8 +25,8 @@ class ClaimLost(LedgerError):
 
 
 def claim(record: LedgerRecord, token: str, bookies: Sequence[str]) -> LedgerRecord:
-    """Claim that entries are copied to these bookies from now on. An earlier copying process must
-    stop."""
+    """Claim that entries are copied to these bookies from now on. An earlier claim ends, and its
+    copies do not count."""
     return msgspec.structs.replace(record, claim=Claim(token, tuple(bookies)))
 
 

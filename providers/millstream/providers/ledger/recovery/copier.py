@@ -117,8 +117,9 @@ class Copier:
     async def page(
         self, record: LedgerRecord, first: int, count: int, but: str = ""
     ) -> Sequence[bytes]:
-        """Return 1 to `count` entries from `first` on that passed their check, from any bookie
-        except `but`. The result is empty if no bookie has entry `first`.
+        """Return entries from `first` on that passed their check, at least one.
+
+        An empty result means that no bookie has the entry `first`.
 
         Raises NotRecoverable if bookies that may have the entry do not answer.
         """

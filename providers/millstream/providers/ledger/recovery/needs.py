@@ -126,7 +126,8 @@ def needs_of(record: LedgerRecord, of: Callable[[str], BookieStanding], room: in
 def unsure_from(
     record: LedgerRecord, spans: Sequence[FragmentSpan], of: Callable[[str], BookieStanding]
 ) -> int | None:
-    """Return the first entry whose replicas must be checked, if all of its bookies can be asked."""
+    """Return the first entry whose replicas must be checked. None: nothing must be checked, or a
+    bookie of these entries does not answer now."""
     first = record.complete + 1
     names = {name for span in spans if span.last >= first for name in span.bookies}
     is_ended = record.state is LedgerState.CLOSED and first <= record.last
@@ -134,8 +135,8 @@ def unsure_from(
 
 
 def short_by(record: LedgerRecord) -> int:
-    """Return how many replicas fewer than wanted the ledger was made with. Each bookie then has all
-    entries."""
+    """Return how many replicas of each entry are missing because the ledger was made with too few
+    bookies. Such a ledger is not striped: each of its bookies has all entries."""
     wanted, quorum = record.wanted, record.quorum
     if wanted is None or quorum.ensemble != quorum.write:
         return 0

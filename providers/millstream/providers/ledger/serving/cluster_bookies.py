@@ -279,8 +279,7 @@ class ClusterBookies:
         limit_s: float,
         *args: object,
     ) -> T:
-        """Call the bookie in the silo of its row. The call names the start of the bookie in the
-        row.
+        """Call the bookie in the silo of its row, with the boot number of the row.
 
         Raises BookieAway.
         """

@@ -84,8 +84,11 @@ class HostedBookie:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Try to get the lock at once, and keep trying. Raises StorageError, and DirectoryRefused.
-        The latter also if a silo of the same name has this silo's directory."""
+        """Try to get the lock at once, and keep trying.
+
+        Raises StorageError; DirectoryRefused; DirectoryInUse: a live silo of the same name has the
+        directory of this silo.
+        """
         await self._try()
         self._refuse_namesake()
         self.keep_trying()
@@ -167,8 +170,8 @@ class HostedBookie:
             raise
 
     def _tell_of_holder(self) -> None:
-        """Another process has the lock. That is normal if a silo runs the bookie of a shared
-        directory; otherwise log it."""
+        """Log that another process has the lock, unless a live silo runs the bookie of a shared
+        directory, which is normal."""
         if not self._home.owner and self._bookies.runner(self._home):
             self._locked_s = 0.0
             return
@@ -189,8 +192,8 @@ class HostedBookie:
             raise DirectoryInUse(text + "earlier process of this one, end it")
 
     def _tell_of_others(self) -> None:
-        """The directory is new. Log the bookies of the same owner with earlier entries that no silo
-        runs."""
+        """For a new directory, log the other bookies of its owner that no silo runs. They have
+        earlier entries."""
         if away := self._bookies.away(self._home.owner):
             log.error(
                 "%s: this directory is new, and entries of before are in that of %s, which no silo "

@@ -65,8 +65,8 @@ class LossAnswer(msgspec.Struct, frozen=True):
     """The missing and the remaining part of a ledger, or why they are unknown.
 
     `last`, `length`: the end that the ledger has or would get. `lost`: bookies without an answer
-    that may have missing entries, and that are lost or were named as lost. `away`: such bookies
-    that are neither.
+    that may have missing entries, and that are lost or were named as lost. `away`: the others
+    without an answer that may have missing entries.
     """
 
     topic: str = ""

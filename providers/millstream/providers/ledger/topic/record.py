@@ -46,8 +46,8 @@ class LedgerSpan(msgspec.Struct, frozen=True, array_like=True):
     """One ledger of a topic: messages from `first` on. The other fields are set once it is sealed.
 
     `last`: its last entry. `size_bytes`: the size of all payloads. `first_ms`, `last_ms`: the times
-    of its first and last readable entry. `left_out`: so many numbers at its end belong to lost
-    messages, or to none.
+    of its first and last readable entry. `left_out`: how many
+    numbers at its end belong to lost messages, or to no message.
     """
 
     ledger: int
@@ -102,7 +102,8 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         return max(0, end - 1 - mark - left_out)
 
     def seal(self, *spans: LedgerSpan) -> TopicRecord:
-        """Set the ends of these spans, and remove those without messages from the list."""
+        """Return the record with the ends of these spans, and without sealed ledgers that have no
+        messages."""
         ends = {span.ledger: span for span in spans}
         known = [ends.get(span.ledger, span) for span in self.spans]
         last = known[-1] if known else None
@@ -114,14 +115,14 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_ledger(self, ledger: int) -> TopicRecord:
-        """Continue with messages in this ledger; all others are sealed."""
+        """Return the record with this ledger as the last one. All other ledgers must be sealed."""
         if self.lists(ledger):
             return self
         assert all(span.is_sealed for span in self.spans), self
         return msgspec.structs.replace(self, spans=(*self.spans, LedgerSpan(ledger, self.next)))
 
     def without(self, spans: int) -> TopicRecord:
-        """Remove the oldest so many ledgers from the list."""
+        """Return the record without its oldest ledgers; `spans` is their number."""
         gone, kept = self.spans[:spans], self.spans[spans:]
         if not gone:
             return self

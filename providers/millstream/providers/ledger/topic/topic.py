@@ -159,7 +159,7 @@ class Topic:
             self._timer = self._tasks.call_later(self._tend_every_s, self._tend)
 
     def _on_cursor_moved(self) -> None:
-        """There may be more room for appends, or less."""
+        """Measure the backlog again, and send waiting appends that now have room."""
         self._backlog.measure_again()
         self._writer.pump()
 

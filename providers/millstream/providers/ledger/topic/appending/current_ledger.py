@@ -196,8 +196,8 @@ class CurrentLedger:
             self._forget(sealed)
 
     def _forget(self, sealed: LedgerSpan | None) -> None:
-        """The list has the end of a sealed ledger. A ledger without messages is no longer
-        listed."""
+        """Forget a sealed ledger, because the topic's list has its end. Delete the ledger if it has
+        no messages, because the list does not name it any more."""
         self._sealed = None
         if sealed is not None and not sealed.count:
             self._tasks.start(delete_unlisted(self._ledgers, sealed.ledger))

@@ -277,7 +277,7 @@ class TopicWriter:
 
 
 def measure(topic: str, messages: Sequence[TopicMessage], entry_bytes_max: int) -> tuple[int, bool]:
-    """Return the largest size of the messages in entries, and whether any has a producer.
+    """Return the largest size of all messages in entries, and whether any message has a producer.
 
     Raises ValueError for a message that is larger than an entry.
     """
