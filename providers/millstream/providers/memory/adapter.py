@@ -341,7 +341,7 @@ class MemoryReader:
         """Return a page of unacknowledged messages from a position on.
 
         Raises:
-            CursorTooOld: All messages before `position` and later ones are acknowledged.
+            CursorTooOld: `position` is before the first stored message, which is `first`.
         """
         era, first, last_era, last = await self._queue.bounds()
         if position < Token(era, first):

@@ -168,8 +168,10 @@ class OwnLedgers:
     async def _do_without(
         self, failed: Mapping[str, OSError | LedgerError], usual: Quorum | None
     ) -> None:
-        """Some directories cannot be used. Raises an error unless the others suffice: ConfigError
-        (an operator must look at a refused one), StorageError."""
+        """Check that the other directories suffice without those that cannot be used.
+
+        Raises ConfigError (an operator must look at a refused directory), StorageError.
+        """
         each = (f"{place} cannot be used: {type(e).__name__}: {e}" for place, e in failed.items())
         text, errors = "; ".join(each), list(failed.values())
         refused = next((one for one in errors if isinstance(one, LedgerError)), None)

@@ -120,7 +120,7 @@ class MemoryConsumer(Generic[T]):
     async def next_batch(self) -> list[T] | None:
         """Return the next batch, as soon as there is one; None at the end.
 
-        Loops call this method. With `auto_commit="after"` it commits the batch before.
+        Loops call this method. With `auto_commit="after"` it commits the previous batch.
 
         Raises:
             ConcurrentUse: Another task waits for a batch of this consumer.

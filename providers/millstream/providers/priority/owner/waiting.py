@@ -34,8 +34,9 @@ class WaiterGroup:
     """The callers that wait for messages with all of these pairs.
 
     `changes` counts the changes that may have helped them. `fresh` is the number of callers that
-    look since the last change, and `roused` the number that are about to. `none_at` is the change
-    at which a caller saw that there is no more.
+    began to look after the last change and still look. `roused` is the number of callers that were
+    woken and do not look yet. `none_at` is the change after which a caller last saw that there is
+    no more message.
     """
 
     __slots__ = ("asleep", "changes", "fresh", "none_at", "roused", "size", "sleeping", "wanted")

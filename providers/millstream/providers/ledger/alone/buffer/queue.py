@@ -30,7 +30,7 @@ class LedgerBufferQueue:
     """A durable buffer queue: topics by name and item type, for one event loop.
 
     It implements the Protocol `BufferQueue` of `millstream.streams` over the topics of
-    `open_topics`. A program can so replace `MemoryBufferQueue` by a buffer on disk.
+    `open_topics`. So a program can replace `MemoryBufferQueue` by a buffer on disk.
 
     ```python
     async with open_topics("data/spans") as topics:
