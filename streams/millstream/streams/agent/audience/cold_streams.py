@@ -139,7 +139,10 @@ class ColdStreams:
     def _on_answer(
         self, stream: StreamId, entry: StreamEntry, rows: Sequence[SubscriptionRow]
     ) -> None:
-        """Let the stream continue, at once or, with many subscriptions, a little later."""
+        """Add the stored subscriptions, and give them the messages that waited.
+
+        This is done at once, or part by part in a task if there are many subscriptions.
+        """
         entry.asking = ""
         if len(rows) > AT_ONCE:
             self._tasks.start(self._learn(stream, entry, rows))

@@ -488,7 +488,7 @@ class Cursor:
 
     @property
     def following(self) -> Token:
-        """From this token on, its messages must be read again, while it lags."""
+        """The token from which messages of the stream must be read again, while the cursor lags."""
         slot = self.slot
         return self._following if slot is None or slot.lane is None else slot.lane.end
 

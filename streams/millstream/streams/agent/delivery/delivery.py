@@ -271,7 +271,7 @@ class Delivery:
 
     @property
     def _is_moving(self) -> bool:
-        """Whether it will continue at a lagging cursor after its call has ended."""
+        """Whether the delivery will continue at a lagging cursor after its call has ended."""
         return self._resume is not None and self._resume[1] is not None
 
     def _stay_here(self) -> None:

@@ -122,7 +122,8 @@ class Subscriber:
             self.delivery.follow(made_anew.options)
 
     def drop(self) -> None:
-        """Close its delivery, because it ends or continues elsewhere; a late reply is ignored."""
+        """Close the delivery, because the subscription ends or continues elsewhere. A late reply
+        is ignored."""
         if self.delivery is not None:
             self.delivery.close()
             self.delivery = None
@@ -134,7 +135,7 @@ class Subscriber:
 
     @property
     def work(self) -> Delivery | None:
-        """Its delivery, while it has unfinished events."""
+        """The delivery of the subscription, while it has unfinished events."""
         delivery = self.delivery
         return None if delivery is None or delivery.state is DeliveryState.IDLE else delivery
 

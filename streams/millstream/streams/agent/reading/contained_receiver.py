@@ -215,7 +215,7 @@ class ContainedReceiver:
             self._reading.cancel()
 
     async def discard(self) -> None:
-        """Close it; calls `on_closed` when that is done, or took too long."""
+        """Close the receiver. Then, or when that took too long, tell the core (`on_closed`)."""
         await self.close()
         self._tell(self._core.on_closed, self._serial)
 
