@@ -12,7 +12,7 @@ from millstream.providers.ledger.queues.desk import Desk
 from millstream.providers.ledger.queues.form import in_topic
 from millstream.providers.ledger.queues.receiver import LedgerQueueReader, LedgerReceiver
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import CursorTooOld, QueueUnavailable
+from millstream.runtime import CursorTooOld, QueueFenced, QueueUnavailable
 from millstream.streams import OutMessage, StreamId, Token
 
 ERA = 7
@@ -140,6 +140,26 @@ def test_a_queue_whose_rows_are_damaged_is_unavailable_and_says_which_row() -> N
                 await act
         await receiver.aclose()
         await beside.aclose()
+
+    in_a_world(main)
+
+
+def test_the_next_owner_opens_a_topic_that_was_opened_too_often_in_one_epoch() -> None:
+    """The owner of epoch 1 has used all topic epochs from 1,024 to 2,047."""
+
+    async def main(world: World) -> None:
+        process = world.process()
+        topic = await process.topics.open("t", 2047)
+        await topic.aclose()
+        desk = Desk(Opens(process), process.tasks)
+        with pytest.raises(QueueUnavailable, match="opened 1024 times in epoch 1"):
+            await desk.own("q", 1)
+        with pytest.raises(QueueUnavailable, match="opened 1024 times in epoch 1"):
+            await desk.stand_in("q")
+        with pytest.raises(QueueFenced):
+            await desk.own("q", 0)
+        assert (await desk.own("q", 2)).epoch == 2048
+        await desk.aclose()
 
     in_a_world(main)
 

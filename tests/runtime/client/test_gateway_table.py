@@ -386,11 +386,11 @@ async def test_a_copy_of_the_directory_leads_a_client_to_no_silo_of_the_original
 # --- which addresses ------------------------------------------------------------------------------
 
 
-def test_the_addresses_of_a_view_are_of_active_gateways_the_latest_sign_first() -> None:
+def test_the_addresses_of_a_view_are_of_active_gateways_the_latest_heartbeat_first() -> None:
     rows = (
         MemberRow("a:1@1", Status.ACTIVE, alive_s=5.0),
         MemberRow("b:1@1", Status.ACTIVE, alive_s=9.0),
-        MemberRow("c:1@1", Status.ACTIVE, alive_s=5.0),
+        MemberRow("c:1@1", Status.ACTIVE, alive_s=5.0, suspicions=(("b:1@1", 12.0),)),
         MemberRow("d:1@1", Status.JOINING, alive_s=9.0),
         MemberRow("e:1@1", Status.STOPPING, alive_s=9.0),
         MemberRow("f:1@1", Status.DEAD, alive_s=9.0),

@@ -97,10 +97,11 @@ async def read(table: MembershipTable) -> Reading:
 
 
 def addresses_in(view: TableView) -> list[str]:
-    """Return the addresses of the gateways in a view, those with the latest sign of life first.
+    """Return the addresses of the gateways in a view, those with the latest heartbeat first.
 
-    After a crash of all silos, the rows of crashed silos still say active.
+    After a crash of all silos, the rows of crashed silos still say active. A vote against a silo is
+    no sign of life.
     """
     rows = [row for row in view.rows if row.is_gateway and row.status is Status.ACTIVE]
-    rows.sort(key=lambda row: (-row.last_sign_s, row.silo))
+    rows.sort(key=lambda row: (-max(row.started_s, row.alive_s), row.silo))
     return list(dict.fromkeys(row.endpoint for row in rows))

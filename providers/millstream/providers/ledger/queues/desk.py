@@ -66,8 +66,8 @@ class Desk:
             topic = self.topic(queue)
             if topic is not None and topic.epoch // EPOCHS_BETWEEN == epoch:
                 return topic
-        first, last = epoch * EPOCHS_BETWEEN, await self._opens.last_epoch(queue)
-        return await self._open(queue, max(first, self._next(queue, last, epoch)))
+        last = await self._opens.last_epoch(queue)
+        return await self._open(queue, self._next(queue, last, epoch))
 
     async def stand_in(self, queue: QueueId) -> Topic | None:
         """Open the topic of a queue without an owner.
@@ -86,10 +86,11 @@ class Desk:
         if last // EPOCHS_BETWEEN > epoch:
             text = f"{queue}: its topic was opened in epoch {last // EPOCHS_BETWEEN}"
             raise QueueFenced(f"{text}, epoch {epoch} is over")
-        if (last + 1) % EPOCHS_BETWEEN == 0:
+        first = epoch * EPOCHS_BETWEEN
+        if last == first + EPOCHS_BETWEEN - 1:
             text = f"{queue}: its topic was opened {EPOCHS_BETWEEN} times in epoch {epoch}"
             raise QueueUnavailable(f"{text}; another owner goes on")
-        return last + 1
+        return max(first, last + 1)
 
     async def _open(self, queue: QueueId, epoch: int) -> Topic:
         async with self._changing[queue]:
