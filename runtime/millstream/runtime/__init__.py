@@ -57,6 +57,7 @@ from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDO
 from .definition.reference import is_reference, with_options
 from .definition.state import State, StateField, state
 from .definition.storage import Etag, MemoryStateStore, Row, StateStore
+from .definition.timers import Timer, timer
 from .env import Env
 from .errors import (
     ActivationTimeout,
@@ -180,6 +181,7 @@ __all__ = [
     "SubscriptionFaulted",
     "TableView",
     "TcpTransport",
+    "Timer",
     "Transport",
     "always_interleave",
     "connect",
@@ -194,6 +196,7 @@ __all__ = [
     "shielded",
     "state",
     "timeout",
+    "timer",
     "with_options",
 ]
 

@@ -21,6 +21,7 @@ from millstream.runtime import (
     shielded,
     state,
     timeout,
+    timer,
     with_options,
 )
 
@@ -94,6 +95,23 @@ class WrongMarks(Grain):
 
     @timeout(5)  # E
     def timeout_that_is_not_async(self) -> None: ...
+
+    @timer(5)  # E
+    def timer_that_is_not_async(self) -> None: ...
+
+    @timer(5)  # E
+    async def timer_with_a_result(self) -> int:
+        return 1
+
+    @timer("5s")  # E
+    async def timer_as_text(self) -> None: ...
+
+    @timer  # E
+    async def timer_without_seconds(self) -> None: ...  # E[mypy]
+
+    async def timers_at_run_time(self) -> None:
+        self.context.timer(self.timer_as_text(), every=5)  # E
+        self.context.timer(self.timer_as_text)  # E
 
     @timeout("5s")  # E
     async def timeout_as_text(self) -> None: ...

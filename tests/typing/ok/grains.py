@@ -33,6 +33,7 @@ from millstream.runtime import (
     Runtime,
     State,
     StateField,
+    Timer,
     always_interleave,
     grain,
     is_reference,
@@ -43,6 +44,7 @@ from millstream.runtime import (
     shielded,
     state,
     timeout,
+    timer,
     with_options,
 )
 from millstream.runtime.testing import UnitHome, grain_of, home_of, writes_of
@@ -128,6 +130,18 @@ class Airport(Grain):
     @always_interleave
     async def seen(self) -> list[str]:
         return self._seen
+
+    @timer(every=5.0, first=0, keep_alive=True, interleave=True)
+    async def flush(self) -> None:
+        await self.tally.write_if_changed()
+
+    @timer(60)
+    @timeout(2.5)
+    async def sweep(self) -> None:
+        once = self.context.timer(self.flush, every=None, first=1.0)
+        assert_type(once, Timer)
+        once.change(every=2.0)
+        once.cancel()
 
     async def gate(self, flight: str, wanted: Gate | None = None) -> Gate:
         return wanted or Gate(f"B{len(flight)}")

@@ -7,6 +7,7 @@ module `grain_type` analyses the class, and the package `calls` runs its methods
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from .markers import GrainOptions
 from .names import check_kind
 from .placement import RANDOM, Placement
 from .state import State
+from .timers import Timer, TimerSchedule, make_schedule, takes_nothing
 
 __all__ = [
     "Acknowledgeable",
@@ -151,6 +153,9 @@ class Home(Protocol):
     def end_when_idle(self) -> None: ...
     def keep_alive(self, seconds: float, /) -> None: ...
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
+    def start_timer(
+        self, method: Callable[[], Coroutine[Any, Any, None]], schedule: TimerSchedule, /
+    ) -> Timer: ...
 
 
 class Ended:
@@ -405,6 +410,44 @@ class GrainContext:
             coro: The coroutine to run.
         """
         return self._home.start_task(coro)
+
+    def timer(
+        self,
+        method: Callable[[], Coroutine[Any, Any, None]],
+        /,
+        *,
+        every: float | None,
+        first: float | None = None,
+        keep_alive: bool = False,
+        interleave: bool = False,
+    ) -> Timer:
+        """Start a timer that calls a method of the grain. Its ticks are like those of `@timer`.
+
+        Args:
+            method: An async method of the grain, or another async function, without arguments.
+            every: Seconds from the end of a tick to the next one. None: one tick only.
+            first: Seconds from now to the first tick. None: `every`.
+            keep_alive: True: a tick counts as a use, as a call does.
+            interleave: True: a tick may start at any await point of other turns.
+
+        Returns:
+            The timer. It ends with the activation, also if nothing refers to it.
+
+        Raises:
+            ConfigError: A time is not valid.
+            TypeError: `method` is not an async function that can be called without arguments.
+            NotInCluster: The activation is ending.
+        """
+        if not inspect.iscoroutinefunction(method) or not takes_nothing(method):
+            raise TypeError(
+                f"{self._home.grain_id}: context.timer({show_text(repr(method))}): give an "
+                "`async def` method without arguments, such as `self.flush`, and do not call it"
+            )
+        where = f"{show_text(self._home.grain_id)}: context.timer"
+        return self._home.start_timer(
+            method,
+            make_schedule(where, every, first, keep_alive=keep_alive, interleave=interleave),
+        )
 
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Run blocking code in a thread.

@@ -51,7 +51,7 @@ from .nemesis import Nemesis
 from .script import DISK_VERBS, VERBS, Script, Step, make_script, parse_script, shrink
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
-from .unit import UnitHome, grain_of, home_of, writes_of
+from .unit import UnitHome, UnitTimer, grain_of, home_of, writes_of
 from .world.disk.simulated import SimDisk
 from .world.env import Random, SimEnv, make_random
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
@@ -106,6 +106,7 @@ __all__ = [
     "Step",
     "Subscribed",
     "UnitHome",
+    "UnitTimer",
     "Unsubscribed",
     "ViewAdopted",
     "VirtualTimeExceeded",

@@ -9,7 +9,7 @@ test gave.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,9 +18,10 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable, const
 from millstream.runtime.definition.names import grain_id, row_key
 from millstream.runtime.definition.state import State, StateField, StoredState
 from millstream.runtime.definition.storage import MemoryStateStore
+from millstream.runtime.definition.timers import TimerSchedule, make_schedule
 from millstream.runtime.text import check_text, show_text
 
-__all__ = ["UnitHome", "grain_of", "home_of", "writes_of"]
+__all__ = ["UnitHome", "UnitTimer", "grain_of", "home_of", "writes_of"]
 
 C = TypeVar("C", bound=Contract)
 G = TypeVar("G", bound=Grain)
@@ -29,6 +30,33 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 Fakes = Mapping[tuple[Any, str], Any]
+
+
+class UnitTimer:
+    """A timer that a grain started in a unit test. No clock ticks: the test awaits `method()`.
+
+    Attributes:
+        method: The method that a tick calls.
+        every_s: Seconds between ticks, or None for one tick.
+        first_s: Seconds to the next tick when the timer was started or changed.
+        is_ended: Whether the grain has cancelled the timer.
+    """
+
+    def __init__(
+        self, method: Callable[[], Coroutine[Any, Any, None]], schedule: TimerSchedule
+    ) -> None:
+        self.method = method
+        self.every_s, self.first_s = schedule.every_s, schedule.first_s
+        self.is_ended = False
+
+    def change(self, *, every: float | None, first: float | None = None) -> None:
+        """Record new times."""
+        new = make_schedule("timer.change", every, first)
+        self.every_s, self.first_s = new.every_s, new.first_s
+
+    def cancel(self) -> None:
+        """Record the end."""
+        self.is_ended = True
 
 
 class UnitHome:
@@ -40,6 +68,8 @@ class UnitHome:
         is_ending: Whether the grain has called `deactivate_when_idle`.
         kept_alive_s: The seconds of each call of `keep_alive`.
         tasks: The tasks that the grain started by `create_task`.
+        timers: The timers that the grain started by `context.timer`. Timers of methods with
+            `@timer` do not start: call the method.
     """
 
     version = 1
@@ -53,6 +83,7 @@ class UnitHome:
         self.is_ending = False
         self.kept_alive_s: list[float] = []
         self.tasks: list[asyncio.Task[Any]] = []
+        self.timers: list[UnitTimer] = []
         self._grains, self._streams, self._headers = grains, streams, headers
 
     def grain(self, cls: type[C], key: str, /) -> C:
@@ -90,6 +121,14 @@ class UnitHome:
         task = asyncio.get_running_loop().create_task(coro)
         self.tasks.append(task)
         return task
+
+    def start_timer(
+        self, method: Callable[[], Coroutine[Any, Any, None]], schedule: TimerSchedule, /
+    ) -> UnitTimer:
+        """Record the timer."""
+        timer = UnitTimer(method, schedule)
+        self.timers.append(timer)
+        return timer
 
     def check_running(self) -> None:
         """Do nothing: the grain always runs."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
+from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import GrainError, NotInCluster, Overloaded
 from millstream.runtime.text import show_text
 
@@ -77,7 +78,7 @@ class Activation(TurnRule):
             self.running = None
             self.is_gated = self.state is not VALID
             return
-        is_kept = self.state is VALID and box.extensions
+        is_kept = self.state is VALID and (box.extensions or box.timers)
         if is_kept and not (
             box.waiting or box.readers or box.interleaving or box.is_awaited or box.stop
         ):  # `left` has nothing else to do here either
@@ -166,6 +167,14 @@ class Activation(TurnRule):
                 f"{self}: keep_alive({show_text(repr(seconds))}): write seconds, a number"
             )
         self.ensure_mailbox().keep_until = asyncio.get_running_loop().time() + seconds
+
+    def start_timer(
+        self, method: Callable[[], Coroutine[Any, Any, None]], schedule: TimerSchedule, /
+    ) -> Timer:
+        """Start a timer that ends with the activation."""
+        if self.state.value >= ActivationState.DEACTIVATING.value:
+            raise NotInCluster(f"{self}: no timer can start, the activation is ending")
+        return self.owner.start_timer(self, method, schedule)
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
         """Start a task that is cancelled when the activation ends."""

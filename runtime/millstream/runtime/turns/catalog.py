@@ -30,6 +30,7 @@ from millstream.runtime.definition.grain import (
 from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import (
     ActivationTimeout,
     CallTimeout,
@@ -44,6 +45,7 @@ from .activation import Activation, ActivationState
 from .kind import GrainKind
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
+from .timers import ActivationTimer, make_tick, start_timers
 
 __all__ = ["Catalog", "Registrar"]
 
@@ -169,6 +171,7 @@ class Catalog:
             return
         activation.state = ActivationState.VALID
         activation.is_gated = False
+        start_timers(activation, self._turns, self._tasks)
 
     def _construct(self, activation: Activation) -> Any:
         kind = activation.kind
@@ -212,6 +215,7 @@ class Catalog:
             return
         if not activation.is_gone:  # gone: the start took too long and was abandoned
             activation.go_on(ActivationState.VALID)
+            start_timers(activation, self._turns, self._tasks)
 
     async def _activate(self, activation: Activation, request: Request) -> None:
         """Read the states and call the hook: all steps of a start that may take time."""
@@ -301,6 +305,15 @@ class Catalog:
         """Return the extension with this name, created on first use, or None if there is none."""
         known = name in self._turns.extensions
         return self._turns.extension_of(activation, name) if known else None
+
+    def start_timer(
+        self,
+        activation: Activation,
+        method: Callable[[], Coroutine[Any, Any, None]],
+        schedule: TimerSchedule,
+    ) -> Timer:
+        """Start a timer of an activation."""
+        return ActivationTimer(activation, make_tick(method), schedule, self._turns, self._tasks)
 
     def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
         """End an activation once its running turns have ended.

@@ -7,12 +7,14 @@ has a call or an activation may therefore read it at any time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from millstream.runtime.definition.grain import DeactivationReason, Grain, Runtime
 from millstream.runtime.definition.grain_type import GrainType
-from millstream.runtime.definition.markers import Flag
+from millstream.runtime.definition.markers import Flag, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
 from millstream.runtime.errors import NotHosted
 from millstream.runtime.role import Role
 
@@ -35,6 +37,10 @@ class Owner(Protocol):
 
     def extension_of(self, activation: Any, name: str, /) -> Any:
         """Return the extension with this name, created on first use, or None if there is none."""
+
+    def start_timer(self, activation: Any, method: Any, schedule: TimerSchedule, /) -> Timer:
+        """Start a timer of the activation."""
+        ...
 
 
 class GrainKind:
@@ -63,6 +69,7 @@ class GrainKind:
         "runtime",
         "silo",
         "stopping_hook",
+        "timers",
         "waiting_bytes",
         "waiting_calls_max",
         "writes_each_turn",
@@ -97,6 +104,7 @@ class GrainKind:
         marks = {} if hosted is None else hosted.marks
         hooks = [name for name, of_name in marks.items() if Flag("stopping") in of_name]
         self.stopping_hook = hooks[0] if hooks else ""
+        self.timers = tuple(list_timers(marks))
         self.is_simple = not states and not self.has_activate_hook
 
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
@@ -116,3 +124,14 @@ class GrainKind:
         if difference:
             raise NotHosted(f"{self.name}: {difference}")
         return found.see_through(spec)
+
+
+def list_timers(
+    marks: Mapping[str, Sequence[Mark]],
+) -> Iterator[tuple[str, TimerSchedule, float | None]]:
+    """Yield the methods with `@timer`, with their schedules and their own deadlines in seconds."""
+    for name, of_name in marks.items():
+        seconds = [mark.seconds for mark in of_name if isinstance(mark, Timeout)]
+        for mark in of_name:
+            if isinstance(mark, TimerMark):
+                yield name, mark.schedule, seconds[0] if seconds else None

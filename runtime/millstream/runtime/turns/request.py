@@ -99,6 +99,7 @@ class Request(msgspec.Struct, eq=False):
     stop_reason: str = ""  # set when the runtime itself cancels the turn
     is_cancelled: bool = False  # the runtime cancelled its task (`cancel_turn`)
     is_forced: bool = False  # it `expired` because its silo ends, not by its deadline
+    is_use: bool = True  # it counts as a use of the activation
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)

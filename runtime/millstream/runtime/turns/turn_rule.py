@@ -128,7 +128,8 @@ class TurnRule:
     def enter(self, request: Request) -> None:
         """Start the turn of a request. Life-cycle hooks enter in any state."""
         request.activation = self
-        self.is_used = True
+        if request.is_use:
+            self.is_used = True
         if request.is_interleaving:
             self.ensure_mailbox().interleaving[request] = None
         elif request.is_read:
@@ -268,6 +269,8 @@ class TurnRule:
         """Prevent all further direct turns, because the silo has ended."""
         self.state = GONE
         self.is_gated = True
+        if self.mailbox is not None:
+            self.mailbox.end_timers()
 
     def check(self) -> None:
         """Assert the invariants."""
