@@ -18,9 +18,10 @@ from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
 from millstream.runtime import State
 from millstream.runtime.testing import CallEnded, SimStateStore
-from millstream.runtime.turns import deadlines
+from millstream.runtime.turns import catalog, deadlines
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.mailbox import Mailbox
+from millstream.runtime.turns.timers import ActivationTimer, TickSpec
 from millstream.streams import QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.reading import reader
@@ -198,6 +199,47 @@ def test_turns_that_overlap_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Activation, "may_start", rash)
     monkeypatch.setattr(Activation, "enter", enter_beside)
     assert is_noticed("calls", "overlaps")
+
+
+def test_timers_that_do_not_start_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "start_timers", lambda *_: None)
+    assert is_noticed("calls", "no tick within")
+
+
+def test_a_tick_that_comes_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = ActivationTimer._continue
+
+    def late(self: ActivationTimer) -> None:
+        self._first_s = 0.8
+        go_on(self)
+
+    monkeypatch.setattr(ActivationTimer, "_continue", late)
+    assert is_noticed("calls", "a tick 0.1")
+
+
+def test_a_period_that_begins_with_the_tick_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, again = ActivationTimer._start, set()
+
+    def ticks_again(self: ActivationTimer, request: Any) -> None:
+        start(self, request)
+        if self not in again:  # else the ticks would double in number with each period
+            again.add(self)
+            self._tasks.call_later(0.01, self._tick)
+
+    monkeypatch.setattr(ActivationTimer, "_start", ticks_again)
+    assert is_noticed("calls", "a timer overlaps itself")
+
+
+def test_a_tick_after_the_end_of_an_activation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_start = Activation.may_start
+
+    def always(self: Activation, request: Any) -> bool:
+        is_look = isinstance(request.spec, TickSpec) and request.is_interleaving
+        return may_start(self, request) or (is_look and not self.is_gone)
+
+    monkeypatch.setattr(Activation, "may_start", always)
+    monkeypatch.setattr(Mailbox, "end_timers", lambda self: None)
+    assert is_noticed("calls", "a tick after on_deactivate")
 
 
 def enter_beside(self: Activation, request: Any) -> None:

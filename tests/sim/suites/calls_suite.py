@@ -7,6 +7,7 @@ The suite judges these promises:
 - Calls of one caller start in the order in which they were sent.
 - An acknowledged write is stored exactly once, any other write at most once.
 - A call ends by its deadline.
+- A timer ticks in time, never overlaps itself, obeys the turn rule, and ends with its activation.
 - After the repair each grain answers all callers.
 """
 
@@ -23,12 +24,14 @@ from tests.sim.suites.run.programs import Programs, again_and_again
 from tests.sim.suites.run.record import Run, current_run
 
 from millstream.runtime import (
+    DeactivationReason,
     Grain,
     MillstreamError,
     RuntimeOptions,
     grain,
     read_only,
     state,
+    timer,
     with_options,
 )
 from millstream.runtime.testing import (
@@ -54,6 +57,10 @@ DURATION_S = 40.0
 CALL_S = 5.0
 LATE_S = 0.5
 RECOVERY_S = 60.0
+LOOK_S = 0.7
+AUDIT_S = 1.3
+TICK_LATE_S = 0.05  # nothing delays a tick that interleaves
+TICK_EARLY_S = 0.0015  # timers of even seeds fire early
 RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_s=1.0)
 
 
@@ -75,6 +82,53 @@ class Account(Grain):
         self._reading = 0
         calls_run().figures["activations"] += 1
         self._number = calls_run().figures["activations"]
+        self._is_looking = self._is_ended = False
+        self._looked_s = self._began_s = 0.0
+        self._ticks = 0
+
+    async def on_activate(self) -> None:
+        """Note the time from which on timers run."""
+        self._looked_s = self._began_s = calls_run().simulation.loop.time()
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        """Check that the timers have run."""
+        self._is_ended = True
+        lived_s = calls_run().simulation.loop.time() - self._began_s
+        if not self._ticks and lived_s > LOOK_S + CALL_S + LATE_S:  # turns delay the end
+            calls_run().on_violated(f"{self.key}: no tick within {lived_s:.3f} s")
+
+    @timer(every=LOOK_S, interleave=True)
+    async def _look(self) -> None:
+        """Check the time of a tick that no turn delays."""
+        run = calls_run()
+        late_s = run.simulation.loop.time() - self._looked_s - LOOK_S
+        if not -TICK_EARLY_S <= late_s <= TICK_LATE_S:
+            run.on_violated(f"{self.key}: a tick {late_s:.3f} s late")
+        self._note_tick()
+        if self._is_looking:
+            run.on_violated(f"{self.key}: a timer overlaps itself")
+        self._is_looking = True
+        try:
+            await asyncio.sleep(run.simulation.rng.choice((0.0, 0.2)))
+        finally:
+            self._is_looking = False
+            self._looked_s = run.simulation.loop.time()
+
+    @timer(every=AUDIT_S)
+    async def _audit(self) -> None:
+        """Check the turn rule for ticks."""
+        self._note_tick()
+        self._enter()
+        try:
+            await asyncio.sleep(0.002)
+        finally:
+            self._exclusive -= 1
+
+    def _note_tick(self) -> None:
+        self._ticks += 1
+        calls_run().figures["ticks"] += 1
+        if self._is_ended:
+            calls_run().on_violated(f"{self.key}: a tick after on_deactivate")
 
     async def add(self, op: str) -> int:
         """Store an operation. `op` is `caller:number`."""
