@@ -1,7 +1,7 @@
 """Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
-  (also with `--runs NAME,...`), activation, buffer, path, flights, detection, handover,
+  (also with `--runs NAME,...`), activation, timers, buffer, path, flights, detection, handover,
   priority_path, ledger or priority (these two also with `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
@@ -59,6 +59,10 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "limit": ["limit_streams.streams", "limit_streams.wide"],
         "redis": ["redis_peer.streams", "redis_peer.wide"],
         "redis_streams": ["redis_streams.wide"],
+    },
+    "timers": {
+        "ours": ["timers.ours"],
+        "tasks": ["timers.tasks"],
     },
     "buffer": {
         "ours": ["buffer.ours"],
