@@ -297,6 +297,29 @@ def test_what_was_decided_is_delivered_by_whoever_keeps_house_next() -> None:
     assert kept == {lane: [i for i in found if i[:1] == b"0"] for lane, found in expected().items()}
 
 
+def test_messages_that_a_queue_has_accepted_are_not_sent_to_a_queue_again() -> None:
+    """Another queue would not know them, after a change of the number of queues."""
+
+    async def main() -> list[list[bytes]]:
+        world, sent = World({}), []
+        enqueue = world.desk.enqueue
+
+        async def takes_part(messages: Sequence[OutMessage]) -> Any:
+            sent.append([message.items[0] for message in messages])
+            if len(sent) > 2:
+                return await enqueue(messages)
+            found = await enqueue(messages[:1])
+            return [*found, *(QueueFull("full") for _ in messages[1:])]
+
+        world.desk.enqueue = takes_part  # type: ignore[method-assign]
+        assert await Spark(world).try_batch(0)
+        await world.desk.tasks.aclose()
+        return sent[:3]
+
+    first = [f"0.0.0.{number}".encode() for number in range(MESSAGES)]
+    assert simulated(main) == [first, first[1:], first[2:]]
+
+
 def test_a_batch_that_is_aborted_takes_no_more_chunks_whichever_silo_is_asked() -> None:
     async def go() -> list[object]:
         world = World({})

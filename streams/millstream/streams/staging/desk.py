@@ -274,7 +274,8 @@ class WriterDesk:
         """Enqueue a decided batch and note its delivery; stop if another desk has delivered it."""
         self._told = ""
         for place in iter_placed(batch):
-            if not await self._keep_trying(batch, partial(self._deliver_one, batch, place)):
+            deliver = partial(self._deliver_one, batch, place, set())
+            if not await self._keep_trying(batch, deliver):
                 return
         self._refusal = ""
         await self._keep_trying(batch, partial(self._note_delivered, batch.number))
@@ -309,10 +310,12 @@ class WriterDesk:
         self._refusal = self._told = why
         self._is_refused.set()
 
-    async def _deliver_one(self, batch: Batch, place: Placed) -> bool:
-        """Enqueue a chunk. False: another desk has delivered the batch.
+    async def _deliver_one(self, batch: Batch, place: Placed, accepted: set[int]) -> bool:
+        """Enqueue a chunk, except for messages that were accepted before. False: another desk has
+        delivered the batch.
 
-        Raises RefusedForGood, and temporary errors.
+        If the number of queues changes between two calls, the new queue of a stream does not know
+        its messages, and would accept them again. Raises RefusedForGood, and temporary errors.
         """
         chunk = await self._rows.get(place.attempt, place.index)
         if chunk is None:
@@ -322,7 +325,10 @@ class WriterDesk:
         if await self._ask(lambda core: core.state.is_abandoned):
             await self._settle(batch, place, messages)
             return True
-        failures = [one for one in await self._offer(messages) if one is not None]
+        left = [at for at in range(len(messages)) if at not in accepted]
+        outcomes = await self._offer([messages[at] for at in left])
+        accepted.update(at for at, one in zip(left, outcomes, strict=True) if one is None)
+        failures = [one for one in outcomes if one is not None]
         for failure in (*(one for one in failures if isinstance(one, RefusedForGood)), *failures):
             raise failure
         self._steps += 1
