@@ -43,6 +43,7 @@ class Ended:
 PLAIN = StreamNamespace("plain", int)
 COUNTED = StreamNamespace("counted", int)
 OTHERS = StreamNamespace("others", int)
+WRITTEN = StreamNamespace("written", str)
 MOVES = StreamNamespace[Started | Ended]("moves")
 
 
@@ -75,6 +76,22 @@ class Reader(Grain):
     @subscribe(OTHERS, commit_with=tally)
     async def on_other(self, event: Event[int]) -> None:
         self.tally.value.items.append(event.item)
+
+    @subscribe(WRITTEN, commit_with=tally)
+    async def on_written(self, event: Event[str]) -> None:
+        self.tally.value.items.append(1)
+        try:
+            match event.item:
+                case "write":
+                    await self.tally.write()
+                case "changed":
+                    await self.tally.write_if_changed()
+                case "clear":
+                    await self.tally.clear()
+                case "task":
+                    await self.context.create_task(self.tally.write())
+        except ConfigError as error:
+            SEEN["refused"].append(str(error))
 
     @subscribe(MOVES)
     async def on_move(self, event: Event[Started | Ended]) -> None:
@@ -219,6 +236,19 @@ async def test_a_rewind_goes_back_in_its_own_queue_only(desk: Desk) -> None:
 
 
 # --- stored positions
+
+
+@pytest.mark.parametrize("how", ["write", "changed", "clear", "task"])
+async def test_a_handler_cannot_write_the_state_that_is_committed_with_its_position(
+    desk: Desk, how: str
+) -> None:
+    """The write would store the effect of the event without its position."""
+    await desk.deliver((1, how), handler="on_written", namespace="written")
+    (text,) = SEEN["refused"]
+    assert text.startswith("state `tally`: Reader.on_written has commit_with=tally")
+    assert await desk.tallied() == [1]
+    await desk.reader.clear()  # the handler has ended
+    assert await desk.tallied() == []
 
 
 async def test_two_streams_into_one_state_keep_each_others_position(desk: Desk) -> None:

@@ -34,7 +34,7 @@ import msgspec
 
 from millstream.runtime.codec.codec import Codec, build_codec
 from millstream.runtime.codec.types import show_hint
-from millstream.runtime.errors import Conflict, DefinitionError, StorageError
+from millstream.runtime.errors import ConfigError, Conflict, DefinitionError, StorageError
 from millstream.runtime.text import show_text
 
 from .names import check_name
@@ -136,6 +136,7 @@ class State(Generic[S]):
         self._joinable: WaitingWrite | None = None  # the last requested write, until it begins
         self.cursors: dict[str, dict[str, Cursor]] = {}
         self._over: dict[str, None] = {}  # ended subscriptions
+        self._writer = ""  # the handler after which the value is written, while it runs
         self.parcels = Parcels()
         self.value: S = field.default()
 
@@ -196,7 +197,9 @@ class State(Generic[S]):
             Conflict: The stored row is not the one that was read. The activation ends.
             StorageUnavailable: The store did not answer.
             NotInCluster: The silo has ended.
+            ConfigError: A handler with `commit_with` runs, which writes this state when it ends.
         """
+        self._check_writer()
         await self._write_data(self._encode())
 
     async def clear(self) -> None:
@@ -204,6 +207,7 @@ class State(Generic[S]):
 
         The positions of streams stay. Raises like `write`.
         """
+        self._check_writer()
         self.value = self._field.default()
         seen = self._field.codec.encode(self.value)
         asked = self.parcels.ask()
@@ -272,9 +276,30 @@ class State(Generic[S]):
 
     async def write_if_changed(self) -> None:
         """Store the value if it differs from the stored one. Raises like `write`."""
+        self._check_writer()
         data = self._encode()
         if data != self._seen:
             await self._write_data(data)
+
+    def set_writer(self, handler: str) -> None:
+        """Refuse writes while a handler runs after which `commit` stores the value.
+
+        Such a write would store changes of an event without its position. If the handler then
+        fails, the event is delivered again, and counts twice.
+
+        Args:
+            handler: The name of the handler; empty: it has ended.
+        """
+        self._writer = handler
+
+    def _check_writer(self) -> None:
+        if self._writer:
+            name = self._field.attribute
+            raise ConfigError(
+                f"state `{name}`: {self._writer} has commit_with={name}, so the state is written "
+                "with the position of the event when the handler ends: remove the write, or else "
+                "the event could count twice"
+            )
 
     async def trim(self) -> None:
         """Store the row without the parcels that are sent. The stored value stays. Raises like

@@ -237,7 +237,7 @@ class HandlerRun:
                 if not is_told and end:
                     await self._tell(is_again)
                     is_told = True
-                await self._run(end, is_again)
+                await self._run_alone(end, is_again)
             finally:
                 timer.cancel()
                 if self._is_late:
@@ -280,6 +280,18 @@ class HandlerRun:
         if isinstance(raised, SystemExit):
             return encode_error(GrainError("SystemExit", f"{where}: {raised}"), where)
         return encode_error(raised, where)
+
+    async def _run_alone(self, end: int, is_again: bool) -> None:
+        """Run items as `_run`, while no other code may write the state of `commit_with`."""
+        state = self._position.state
+        if state is None:
+            await self._run(end, is_again)
+            return
+        state.set_writer(f"{self._grain.kind}.{self.batch.handler}")
+        try:
+            await self._run(end, is_again)
+        finally:
+            state.set_writer("")
 
     async def _run(self, end: int, is_again: bool) -> None:
         """Run the items from `_at` to `end - 1`, and advance `_at`."""
