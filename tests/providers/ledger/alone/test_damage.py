@@ -105,6 +105,51 @@ async def test_a_partition_is_opened_later_once_its_damage_is_mended() -> None:
 
 
 @virtually
+async def test_subscriptions_need_any_open_partition_and_not_the_first() -> None:
+    machine = Machine()
+    async with machine.topics() as topics:
+        topic = await topics.topic("orders", partitions=2)
+        for name in ("billing", "audit"):
+            await topic.subscribe(name)
+        await fill(topic)
+    file, offset = damage(machine, 1, 3)
+    async with machine.topics() as topics:
+        topic = await topics.topic("orders")
+        assert list(topic.unavailable) == [0]
+        billing, late = await topic.subscribe("billing"), await topic.subscribe("late")
+        second = {key for key in KEYS if topic.partition_of(key) == 1}
+        for subscription in (billing, late):
+            found = values(await subscription.batch(messages_max=1000))
+            assert {one.split("/")[0] for one in found} == second
+        for name in ("audit", "late", "absent"):
+            await topic.unsubscribe(name)
+        assert late.is_closed and topic.subscriptions == ["billing"]
+        again = await topic.subscribe("late", "latest")
+
+        machine.disk.flip_bit(file, offset + HEAD_BYTES, 1)  # repairs the file
+        await asyncio.sleep(120.0)
+        assert topic.unavailable == {}
+        assert topic.subscriptions == ["billing", "late"]  # "audit" ends in the first one, too
+        assert billing.backlog == 5 * len(KEYS) and again.backlog == 0
+
+
+@virtually
+async def test_a_topic_of_damaged_partitions_says_that_none_is_open_and_what_to_do() -> None:
+    machine = Machine()
+    async with machine.topics() as topics:
+        await fill(await topics.topic("orders", partitions=2))
+    places = [damage(machine, ledger, 3) for ledger in (1, 2)]
+    async with machine.topics() as topics:
+        with pytest.raises(QueueUnavailable) as caught:
+            await topics.topic("orders")
+        assert str(caught.value).startswith(
+            "topic orders: none of its partitions (2) is open: repair the cause, "
+            "then open the topic again. Partition 0: "
+        )
+        assert f"{places[0][0]}: offset {places[0][1]}: entry 3 of ledger 1" in str(caught.value)
+
+
+@virtually
 async def test_a_topic_of_one_partition_with_damage_is_refused_at_once() -> None:
     machine = Machine()
     async with machine.topics() as topics:

@@ -54,6 +54,7 @@ class LedgerTopic:
         self._failures: dict[int, MillstreamError] = {}
         self._turn = 0
         self._subscriptions: dict[str, LedgerSubscription] = {}
+        self._unsubscribed: set[str] = set()  # removed, but not yet in partitions that are not open
         self._subscribing = asyncio.Lock()
         self._is_closed = False
 
@@ -332,11 +333,11 @@ class LedgerTopic:
             ConfigError: the name is empty, the subscription is open already, the topic has
                 `LedgerTopicOptions.cursors_max` of them, or `start` is wrong.
             TypeError: the name is not a text.
-            QueueUnavailable: the topic is closed, or its first partition is not open.
+            QueueUnavailable: the topic is closed, or none of its partitions is open.
             QueueFenced: another process has opened the topic.
             StorageError: rows cannot be read or written. Try again.
         """
-        self._part(0)
+        self.refuse_unopened()
         if name == "":
             raise ConfigError(f"{self!r}: the name of a subscription is empty: give it one")
         async with self._subscribing:
@@ -360,23 +361,26 @@ class LedgerTopic:
     async def unsubscribe(self, name: str) -> None:
         """Remove a subscription, open or not. No more messages are kept for it.
 
-        It does no harm to remove it twice.
+        It does no harm to remove it twice. Partitions that are not open (see `unavailable`) remove
+        it when they are opened. If the topic is closed before that, call `unsubscribe` again.
 
         Args:
             name: the name of the subscription.
 
         Raises:
-            QueueUnavailable: the topic is closed, or its first partition is not open.
+            QueueUnavailable: the topic is closed, or none of its partitions is open.
             QueueFenced: another process has opened the topic.
             StorageError: the removal may be incomplete. Call it again.
         """
-        self._part(0)
+        self.refuse_unopened()
         async with self._subscribing:
             opened = self._subscriptions.get(name)
             if opened is not None:
                 await opened.aclose()
             for part in self._parts.values():
                 await part.cursors.drop(name)
+            if self._failures:
+                self._unsubscribed.add(name)
 
     # -- partitions that could not be opened
 
@@ -395,6 +399,8 @@ class LedgerTopic:
         async with self._subscribing:
             if part.record.settings != self.settings:
                 await part.change(self.settings)
+            for name in self._unsubscribed.intersection(part.record.cursors):
+                await part.cursors.drop(name)
             self._parts[partition] = part
             for one in self._subscriptions.values():
                 first = await self.number_at(partition, one.start)
@@ -404,9 +410,23 @@ class LedgerTopic:
 
     # -- the end
 
-    def _part(self, partition: int) -> Topic:
+    def refuse_unopened(self) -> None:
+        """Raise QueueUnavailable if the topic is closed, or none of its partitions is open."""
+        self._refuse_closed()
+        if self._open:
+            return
+        text = f"{self!r}: none of its partitions ({self.partitions}) is open: repair the cause, "
+        text += "then open the topic again"
+        for at, error in self.unavailable.items():
+            raise QueueUnavailable(f"{text}. Partition {at}: {error}") from error
+        raise QueueUnavailable(text)
+
+    def _refuse_closed(self) -> None:
         if self._is_closed:
             raise QueueUnavailable(f"{self!r} is closed: open it again")
+
+    def _part(self, partition: int) -> Topic:
+        self._refuse_closed()
         if not 0 <= partition < self.partitions:
             last = self.partitions - 1
             raise ConfigError(f"{self!r}: there is no partition {partition}; they are 0 to {last}")

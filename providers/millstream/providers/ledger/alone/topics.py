@@ -297,12 +297,14 @@ class LedgerTopics:
         failed = {at: one for at, one in enumerate(opened) if isinstance(one, BaseException)}
         made = LedgerTopic(name, record.partitions, parts, chosen)
         fatal = [one for one in failed.values() if not isinstance(one, QueueUnavailable)]
-        if fatal or not parts or self._is_closed:
+        if fatal or self._is_closed:
             await made.aclose()
             raise [*fatal, *failed.values(), make_closed_error()][0]
         for at, error in failed.items():
             assert isinstance(error, QueueUnavailable)
             made.lack(at, error)
+        made.refuse_unopened()
+        for at, error in made.unavailable.items():
             log.error("%r: partition %d is not open, the others are: %s", made, at, error)
         if failed:
             home.context.tasks.start(self._open_rest(made, record.names(), chosen))
