@@ -173,7 +173,7 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_partition_up_until_the_loss_
     said = shop.say(*words, "--yes", "--gone", *facts["away_bookies"])
     assert said.code == 0 and "this is lost for good" in said.out, said
     assert "lost:       0 to 2\n" in shop.say("show", ledger).out
-    assert "entries 0 to 2 were given up" in shop.say("read", ledger).error
+    assert "accepted the loss of entries 0 to 2" in shop.say("read", ledger).error
     assert "messages 1 to 3 are lost" in shop.say("read", "orders/1").error
 
     async def go_on() -> None:

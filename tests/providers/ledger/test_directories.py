@@ -67,13 +67,13 @@ def test_several_copies_in_one_directory_are_refused() -> None:
 def test_quorums_that_do_not_go_together_are_refused_with_their_values(
     quorum: tuple[int, int, int],
 ) -> None:
-    text = "ensemble={}, write_quorum={}, ack_quorum={}: each must be".format(*quorum)
+    text = "ensemble={}, write_quorum={}, ack_quorum={}: need ensemble".format(*quorum)
     with pytest.raises(ConfigError, match=text):
         LedgerTopicSettings(quorum=Quorum(*quorum))
 
 
 def test_one_acknowledgement_of_several_copies_is_refused() -> None:
-    text = "ensemble=3, write_quorum=3, ack_quorum=1: with one .* take ack_quorum=2, or write_quo"
+    text = "ensemble=3, write_quorum=3, ack_quorum=1: with .* set ack_quorum=2, or write_quorum=1"
     with pytest.raises(ConfigError, match=text):
         LedgerTopicSettings(quorum=Quorum(3, 3, 1))
     with pytest.raises(ConfigError, match="a Quorum or None"):

@@ -296,7 +296,7 @@ async def test_a_bookie_in_doubt_proves_nothing_and_a_copy_elsewhere_is_enough()
         bookies.all[name].is_in_doubt = True
     other = Process(bookies, one.store, 1, QUICK)
     with pytest.raises(
-        NotRecoverable, match="entry 5 cannot be read anywhere: .*lost a part of its directory"
+        NotRecoverable, match="entry 5 has no readable replica: .*lost a part of its directory"
     ):
         await other.ledgers.recover(writer.ledger)
     bookies.all["b1"].is_in_doubt = False  # b1 never had the entries, and the copy of b2 is enough
@@ -360,7 +360,7 @@ async def test_a_reader_finds_entries_that_were_moved() -> None:  # BookKeeper #
     await one.rows.update(writer.ledger, lambda _: moved)
     assert [entry.payload for entry in await reader.read(3, 9, 100)] == [b"3", b"4"]
     bookies.all[new].entries.clear()
-    with pytest.raises(NotRecoverable, match=f"entry 2 cannot be read anywhere.*{new}"):
+    with pytest.raises(NotRecoverable, match=f"entry 2 has no readable replica.*{new}"):
         await reader.read(2, 1, 100)
 
 

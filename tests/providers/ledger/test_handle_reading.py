@@ -90,7 +90,7 @@ async def test_damaged_and_missing_copies_are_passed_over() -> None:
     found.bookies.all[found.names[1]].entries.clear()
     assert await found.payloads(2) == [b"2", b"3", b"4"]
     found.damage(found.names[2], 2)
-    with pytest.raises(NotRecoverable, match="entry 2 cannot be read anywhere: .*damaged"):
+    with pytest.raises(NotRecoverable, match="entry 2 has no readable replica: .*damaged"):
         await found.payloads(2)
 
 

@@ -98,7 +98,7 @@ async def test_an_end_needs_the_last_entry_that_is_confirmed() -> None:
     other, ledger, names = await left(bookies)
     for one in bookies.all.values():
         del one.entries[ledger, 4]
-    text = f"ledger {ledger}: entry 4 cannot be read anywhere: bookie {names[1]} has no copy"
+    text = f"ledger {ledger}: entry 4 has no readable replica: bookie {names[1]} has no copy"
     with pytest.raises(NotRecoverable, match=text):
         await other.ledgers.recover(ledger)
 

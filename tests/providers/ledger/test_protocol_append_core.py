@@ -117,7 +117,7 @@ def test_an_end_does_not_make_complete_what_was_not(complete: int) -> None:
     acked(core, 2, *range(complete + 1))
     (fail,) = core.close()
     assert isinstance(fail, FailAppends) and isinstance(fail.error, LedgerClosed)
-    assert "ledger 7 was closed behind entry 1" in str(fail.error)
+    assert "ledger 7 was closed after entry 1" in str(fail.error)
     assert (core.confirmed, core.complete) == (1, complete)
 
 

@@ -57,7 +57,7 @@ def test_an_entry_that_was_cut_is_none(cut: int) -> None:
 @pytest.mark.parametrize(("ledger", "entry"), [(1, 3), (2, 2)])
 def test_another_entry_than_was_asked_for_is_refused(ledger: int, entry: int) -> None:
     packed = pack(EntryHeader(1, 2, 1, 0, 3, 3), b"abc")
-    with pytest.raises(EntryDamaged, match="was asked for"):
+    with pytest.raises(EntryDamaged, match="expected entry . of ledger"):
         unpack(packed, ledger, entry)
 
 

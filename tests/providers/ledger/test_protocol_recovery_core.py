@@ -86,7 +86,7 @@ def test_a_page_without_entries_that_says_nothing_proves_nothing() -> None:
     assert core.found(1, 0, Found((), Missing.UNKNOWN)) == []
     (abort,) = core.on_unanswered(2)
     assert isinstance(abort, Abort)
-    for text in ("ledger 7", "whether it has an entry 0", "from a, b, c", "bring them back"):
+    for text in ("ledger 7", "whether entry 0 exists", "from a, b, c", "start the missing bookies"):
         assert text in str(abort.error)
 
 
@@ -98,8 +98,10 @@ def test_an_entry_that_nobody_can_read_ends_the_attempt_and_each_fault_is_told()
     (abort,) = core.found(1, 0, Found((), Missing.LIMIT))
     assert isinstance(abort, Abort) and isinstance(abort.error, NoCopyLeft)
     assert (abort.error.ledger, abort.error.entry) == (7, 0)
-    others = [f"bookie {name} may have had it, and lost a part of its directory" for name in "bc"]
-    assert f"cannot be read anywhere: {'; '.join([fault, *others])}. What" in str(abort.error)
+    others = [
+        f"bookie {name} may have had the entry, but lost a part of its directory" for name in "bc"
+    ]
+    assert f"has no readable replica: {'; '.join([fault, *others])}. What" in str(abort.error)
     assert core.is_over and core.found(0, 0, Found(entries(0, 1), Missing.LIMIT)) == []
 
 

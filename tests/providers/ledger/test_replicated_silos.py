@@ -328,7 +328,10 @@ def test_after_a_stop_of_all_a_queue_waits_for_the_bookies_that_it_needs(
             await asyncio.sleep(20.0)
             failed = await outcome(silos.publish(owner, "b"))
             assert isinstance(failed, EnqueueFailed)
-            assert "1 of its bookies could be fenced, 2 of each write set are needed" in caplog.text
+            assert (
+                "1 of its bookies could be fenced, but 2 of each write set are needed"
+                in caplog.text
+            )
             silos.cluster.boot(other)
             while isinstance(await outcome(silos.publish(owner, "c")), EnqueueFailed):
                 pass

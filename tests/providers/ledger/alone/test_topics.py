@@ -449,9 +449,9 @@ async def test_with_three_directories_one_may_be_lost() -> None:
 @pytest.mark.parametrize(
     ("quorums", "text"),
     [
-        ((2, 3, 2), "ensemble=2, write_quorum=3, ack_quorum=2: each must be at most the one befo"),
-        ((3, 2, 3), "ensemble=3, write_quorum=2, ack_quorum=3: each must be at most the one befo"),
-        ((2, 2, 1), "ensemble=2, write_quorum=2, ack_quorum=1: with one acknowledgement"),
+        ((2, 3, 2), "ensemble=2, write_quorum=3, ack_quorum=2: need ensemble >= write_quorum"),
+        ((3, 2, 3), "ensemble=3, write_quorum=2, ack_quorum=3: need ensemble >= write_quorum"),
+        ((2, 2, 1), "ensemble=2, write_quorum=2, ack_quorum=1: with ack_quorum=1 and several"),
         ((3, 3, 2), "ensemble=3, write_quorum=3, ack_quorum=2: each of the ensemble is a directo"),
         ((0, 0, 0), "ensemble=0, write_quorum=0, ack_quorum=0"),
     ],

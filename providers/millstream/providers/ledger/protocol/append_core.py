@@ -233,7 +233,7 @@ class AppendCore:
     def close(self) -> list[Action]:
         """Append no more entries, because the writer closes the ledger after the last confirmed
         entry."""
-        text = f"ledger {self.ledger} was closed behind entry {self.confirmed}"
+        text = f"ledger {self.ledger} was closed after entry {self.confirmed}"
         return self.stop(LedgerClosed(text))
 
     def try_change(self) -> list[Action]:

@@ -63,11 +63,13 @@ def pack(head: EntryHeader, payload: bytes) -> bytes:
 def head_of(packed: bytes | memoryview) -> EntryHeader:
     """Return the head without a check. Raises EntryDamaged if the sizes cannot be right."""
     if len(packed) < HEAD_BYTES:
-        raise EntryDamaged(f"an entry has {HEAD_BYTES} bytes at least, this has {len(packed)}")
+        raise EntryDamaged(f"an entry has {len(packed)} bytes; the header alone has {HEAD_BYTES}")
     head = EntryHeader(*HEAD.unpack_from(packed)[:6])
     if HEAD_BYTES + head.size_bytes != len(packed):
-        text = f"entry {head.entry} of ledger {head.ledger} says that it has {head.size_bytes} "
-        raise EntryDamaged(f"{text}bytes of payload: there are {len(packed) - HEAD_BYTES}")
+        text = (
+            f"entry {head.entry} of ledger {head.ledger} has {len(packed) - HEAD_BYTES} bytes of "
+        )
+        raise EntryDamaged(f"{text}payload, but its header says {head.size_bytes}")
     return head
 
 
@@ -75,10 +77,10 @@ def unpack(packed: bytes | memoryview, ledger: int, entry: int) -> Entry:
     """Check and return the entry that was asked for. Raises EntryDamaged."""
     head = head_of(packed)
     if (head.ledger, head.entry) != (ledger, entry):
-        text = f"entry {entry} of ledger {ledger} was asked for"
-        raise EntryDamaged(f"{text}: this is {head.entry} of {head.ledger}")
+        text = f"expected entry {entry} of ledger {ledger}"
+        raise EntryDamaged(f"{text}, but found entry {head.entry} of ledger {head.ledger}")
     if not is_whole(packed):
-        raise EntryDamaged(f"entry {entry} of ledger {ledger}: its check does not fit")
+        raise EntryDamaged(f"entry {entry} of ledger {ledger} fails its checksum")
     return Entry(head, bytes(packed[HEAD_BYTES:]))
 
 

@@ -83,7 +83,7 @@ class EntriesGivenUp(LedgerError):
     def __init__(self, ledger: int, first: int, last: int) -> None:
         self.ledger, self.first, self.last = ledger, first, last
         what = f"entry {first}" if first == last else f"entries {first} to {last}"
-        super().__init__(f"ledger {ledger}: {what} were given up: their loss was accepted")
+        super().__init__(f"ledger {ledger}: an operator accepted the loss of {what}")
 
 
 class NotEnoughBookies(LedgerError):
@@ -104,9 +104,9 @@ class NoCopyLeft(NotRecoverable):
         self.ledger, self.entry = ledger, entry
         why = "; ".join(faults)
         super().__init__(
-            f"ledger {ledger}: entry {entry} cannot be read anywhere: {why}. What can be done: put "
-            "the file back as it was, from a backup; if nobody can, `millstream ledger recover "
-            f"{ledger} --accept-loss` gives up what is lost"
+            f"ledger {ledger}: entry {entry} has no readable replica: {why}. What can be done: "
+            "restore the file from a backup; if there is no backup, accept the loss with "
+            f"`millstream ledger recover {ledger} --accept-loss`"
         )
 
 

@@ -78,9 +78,9 @@ def check_quorum(quorum: Quorum) -> None:
     ensemble, write, ack = quorum
     text = f"ensemble={ensemble}, write_quorum={write}, ack_quorum={ack}"
     if not ensemble >= write >= ack >= 1:
-        raise ConfigError(f"{text}: each must be at most the one before, and 1 at least")
+        raise ConfigError(f"{text}: need ensemble >= write_quorum >= ack_quorum >= 1")
     if ack == 1 < write:
         raise ConfigError(
-            f"{text}: with one acknowledgement of several copies a ledger cannot be recovered "
-            "while any bookie of it is away; take ack_quorum=2, or write_quorum=1"
+            f"{text}: with ack_quorum=1 and several replicas, a ledger cannot be recovered while "
+            "one of its bookies is down; set ack_quorum=2, or write_quorum=1"
         )

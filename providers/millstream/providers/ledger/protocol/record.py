@@ -166,7 +166,7 @@ def with_ensemble(
 def recovering(record: LedgerRecord) -> LedgerRecord:
     """Begin a recovery in a new term. Raises LedgerClosed."""
     if record.state is LedgerState.CLOSED:
-        raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
+        raise LedgerClosed(f"ledger {record.ledger} is closed and ends with entry {record.last}")
     return msgspec.structs.replace(record, state=LedgerState.RECOVERING, term=record.term + 1)
 
 
@@ -222,7 +222,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 def refuse_others(record: LedgerRecord, term: int, also: LedgerState = LedgerState.OPEN) -> None:
     """Raise unless the writer of `term` may change the record."""
     if record.state is LedgerState.CLOSED:
-        raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
+        raise LedgerClosed(f"ledger {record.ledger} is closed and ends with entry {record.last}")
     if record.term > term or record.state not in {LedgerState.OPEN, also}:
         text = f"ledger {record.ledger} is {record.state.value} in term {record.term}"
-        raise LedgerFenced(f"{text}: term {term} is over", record.term)
+        raise LedgerFenced(f"{text}; term {term} cannot write any more", record.term)

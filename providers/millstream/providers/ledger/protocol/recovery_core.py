@@ -178,7 +178,7 @@ class RecoveryCore:
             return [Abort(NoCopyLeft(self._record.ledger, self.at, faults))]
         if not open_to:
             self._silent |= over
-            return self._abort(f"whether it has an entry {self.at}")
+            return self._abort(f"whether entry {self.at} exists")
         reads: list[Step] = []
         for place in open_to:
             if place not in self._asked:
@@ -193,16 +193,16 @@ class RecoveryCore:
         """
         fault = self._faults.get((place, self.at))
         bookie = self._fragment.bookies[place]
-        return fault or f"bookie {bookie} may have had it, and lost a part of its directory"
+        return fault or f"bookie {bookie} may have had the entry, but lost a part of its directory"
 
     def _abort(self, what: str) -> list[Step]:
         self.is_over = True
         silent = ", ".join(self._fragment.bookies[place] for place in sorted(self._silent))
         ledger = self._record.ledger
         if self._is_reading:
-            text = f"ledger {ledger}: it cannot be said {what}: no answer, or none that proves "
-            text += f"anything, from {silent or 'enough bookies'}"
+            text = f"ledger {ledger}: it is unknown {what}: no answer, or no conclusive answer, "
+            text += f"from {silent or 'enough bookies'}"
         else:
-            text = f"ledger {ledger}: only {what}, {self._record.quorum.denials} of each write "
+            text = f"ledger {ledger}: only {what}, but {self._record.quorum.denials} of each write "
             text += f"set are needed; no answer from {silent}"
-        return [Abort(NotRecoverable(f"{text}; bring them back, then try again"))]
+        return [Abort(NotRecoverable(f"{text}; start the missing bookies, then retry"))]
