@@ -153,7 +153,7 @@ async def test_a_recovery_that_waits_says_so_with_its_first_attempt_and_then_no_
     assert sum(found.bookies.calls.values()) - calls == 3  # one call of each bookie to fence it
     await asyncio.sleep(5.0)
     assert sum(found.bookies.calls.values()) - calls > 3
-    assert caplog.text.count("it is tried again for") == 1
+    assert caplog.text.count("retrying for up to") == 1
     for one in found.bookies.all.values():
         one.is_away = False
     assert (await recovery).last == 4

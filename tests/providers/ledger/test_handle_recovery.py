@@ -40,7 +40,7 @@ async def test_it_is_said_once_that_it_is_tried_again(caplog: pytest.LogCaptureF
         await other.ledgers.recover(ledger)
     assert 2.0 < other.clock.now() - began_s <= 3.1
     assert bookies.calls[names[2]] > 5, "it was tried several times"
-    assert caplog.text.count("it is tried again for 3 s") == 1
+    assert caplog.text.count("retrying for up to 3 s") == 1
 
 
 @virtually
@@ -98,7 +98,7 @@ async def test_an_end_needs_the_last_entry_that_is_confirmed() -> None:
     other, ledger, names = await left(bookies)
     for one in bookies.all.values():
         del one.entries[ledger, 4]
-    text = f"ledger {ledger}: entry 4 has no readable replica: bookie {names[1]} has no copy"
+    text = f"ledger {ledger}: entry 4 has no readable replica: bookie {names[1]} has no intact"
     with pytest.raises(NotRecoverable, match=text):
         await other.ledgers.recover(ledger)
 
@@ -110,7 +110,7 @@ async def test_while_a_bookie_that_may_have_it_is_away_the_last_entry_is_waited_
     for name in names[:2]:
         del bookies.all[name].entries[ledger, 4]
     bookies.gates.lose(f"read {names[2]}")
-    text = f"ledger {ledger}: no bookie gives entry 4, which was confirmed; bring back .*{names[2]}"
+    text = f"ledger {ledger}: no bookie returned entry 4, which is confirmed; start .*{names[2]}"
     with pytest.raises(NotRecoverable, match=text):
         await other.ledgers.recover(ledger)
 
@@ -161,5 +161,5 @@ async def test_who_is_overtaken_all_the_time_gives_up_and_says_so() -> None:
             raise LedgerFenced(f"{bookie}: ledger {ledger} is fenced in term 77", 77)
 
     other, ledger, _ = await left(Busy(3))
-    with pytest.raises(NotRecoverable, match="others recover it all the time, now in term 77"):
+    with pytest.raises(NotRecoverable, match="other processes keep recovering it, now in term 77"):
         await other.ledgers.recover(ledger)

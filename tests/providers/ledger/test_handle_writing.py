@@ -253,7 +253,7 @@ async def test_a_bookie_that_comes_later_takes_the_place_of_one_that_is_away(
     bookies.all["b2"].is_full = False
     assert await asyncio.wait_for(waiting, 3.0) == 0
     assert set(await one.bookies_of(writer.ledger)) == {"b1", "b2"}
-    assert "ledger 1: from entry 0 on b2 instead of b0" in caplog.text
+    assert "ledger 1: entries from 0 on are stored on b2 instead of b0" in caplog.text
 
 
 @virtually
@@ -285,7 +285,7 @@ async def test_the_entry_that_has_waited_longest_decides_when_a_writer_gives_up(
     assert 3.0 <= now_s() - began_s <= 5.0
     found = await asyncio.gather(*waiting, return_exceptions=True)
     assert {type(one) for one in found} == {NotEnoughBookies}
-    assert "entry 0 waited 3 s for 1 of 1 bookies: b0 is away" in str(found[0])
+    assert "entry 0 was not acknowledged by 1 of 1 bookies within 3 s: b0 is away" in str(found[0])
 
 
 @virtually
@@ -312,7 +312,7 @@ async def test_a_store_that_is_away_is_asked_with_pauses_for_other_bookies(
     waiting = writer.append(b"x")
     await asyncio.sleep(10.0)
     assert 2 < store.writes < 60
-    assert "ledger 1: its bookies cannot be changed yet: the store is away" in caplog.text
+    assert "ledger 1: could not replace bookies, retrying: the store is away" in caplog.text
     store.is_away = False
     assert await waiting == 0
 
@@ -421,4 +421,7 @@ async def test_who_is_told_nothing_is_no_fault(caplog: pytest.LogCaptureFixture)
     writer = await Process(Deaf(3)).ledgers.create(USUAL, "t")
     await writer.append(b"x")
     await asyncio.sleep(1.0)
-    assert "was not told of 0" in caplog.text and await writer.append(b"y") == 1
+    assert (
+        "does not know yet that entry 0 is confirmed" in caplog.text
+        and await writer.append(b"y") == 1
+    )

@@ -118,7 +118,9 @@ def test_the_first_silo_starts_and_publishes_wait_for_a_second() -> None:
             failed = await outcome(silos.publish("silo-0", "a"))
             assert isinstance(failed, EnqueueFailed)
             assert isinstance(failed.cause, QueueUnavailable)
-            assert "needs 2 bookies that run and have room: there are 1; start" in str(failed.cause)
+            assert "needs 2 running bookies with free disk space, but there are 1; start" in str(
+                failed.cause
+            )
             assert sim.loop.time() - began_s < 3.5
             waiting = asyncio.ensure_future(silos.publish("silo-0", "b"))
             silos.cluster.add_silo()
@@ -346,7 +348,7 @@ def test_a_queue_that_cannot_be_read_takes_what_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def read(*_: object) -> list[StoredMessage]:
-        raise QueueUnavailable("no bookie gives entry 7")
+        raise QueueUnavailable("no bookie returned entry 7")
 
     async def main(sim: Simulation) -> None:
         async with Silos(sim, 3) as silos:

@@ -148,7 +148,7 @@ class LedgerSender:
                 return
             except StorageError as error:
                 log.warning(
-                    "ledger %d: its bookies cannot be changed yet: %s", self.core.ledger, error
+                    "ledger %d: could not replace bookies, retrying: %s", self.core.ledger, error
                 )
                 await asyncio.sleep(self._context.pause_s(attempt))
                 continue
@@ -166,7 +166,7 @@ class LedgerSender:
 
     def _on_changed(self, change: Change, stored: Mapping[int, str]) -> None:
         if stored and self.core.failed is None:
-            text = "ledger %d: from entry %d on %s instead of %s"
+            text = "ledger %d: entries from %d on are stored on %s instead of %s"
             old = ", ".join(change.places[place] for place in stored)
             log.warning(text, self.core.ledger, change.first, ", ".join(stored.values()), old)
         self.do(self.core.on_changed(stored))
@@ -204,8 +204,9 @@ class LedgerSender:
         limit_s = self._context.options.unconfirmed_max_s
         if self._context.clock.now() - since_s < limit_s:
             return False
-        text = f"ledger {self.core.ledger}: entry {self._waiting[0][0]} waited {limit_s:g} s for "
-        text += f"{self.core.quorum.ack} of {self.core.quorum.write} bookies: {self.trouble}"
+        text = f"ledger {self.core.ledger}: entry {self._waiting[0][0]} was not acknowledged by "
+        text += f"{self.core.quorum.ack} of {self.core.quorum.write} bookies within {limit_s:g} s: "
+        text += self.trouble
         self.do(self.core.stop(NotEnoughBookies(text)))
         return True
 
@@ -247,4 +248,9 @@ class LedgerSender:
         try:
             await self._context.bookies.tell(bookie, self.core.ledger, self._term, confirmed)
         except BookieError:
-            log.debug("ledger %d: %s was not told of %d", self.core.ledger, bookie, confirmed)
+            log.debug(
+                "ledger %d: bookie %s does not know yet that entry %d is confirmed",
+                self.core.ledger,
+                bookie,
+                confirmed,
+            )

@@ -49,10 +49,10 @@ class BookieLedgers:
             bookies = self._choose(wanted.ensemble)
         found = len(bookies)
         if found < wanted.ack:
-            text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
+            text = f"a ledger of {topic!r} needs {wanted.ack} running bookies with free disk space"
             whys = self._context.bookies.unwilling().values()
             why = "".join(f"; {why}" for why in whys)
-            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room{why}")
+            raise NotEnoughBookies(f"{text}, but there are {found}; start more, or free space{why}")
         quorum = wanted.reduce(found)
         number = await self._numbers.next()
         record = LedgerRecord(

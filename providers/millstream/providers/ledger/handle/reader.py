@@ -71,7 +71,7 @@ class LedgerReader:
             return found
         if len(self._faulty) == len(self._record.holders(first)):
             raise NoCopyLeft(self._record.ledger, first, self._refusals)
-        text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
+        text = f"ledger {self._record.ledger}: no bookie returned entry {first}, which is confirmed"
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
     def _refuse_lost(self, entry: int) -> None:
@@ -178,7 +178,7 @@ class LedgerReader:
             entries = self._check(first, found.entries)
             if not entries:
                 faulty.append(bookie)
-                why = found.fault or f"entry {first} is missing or damaged there"
+                why = found.fault or f"entry {first} is missing or damaged"
                 refusals.append(f"bookie {bookie}: {why}")
             return entries or None
 

@@ -76,13 +76,11 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
             pause_s = context.pause_s(attempt)
             if context.clock.now() + pause_s > until_s:
                 if isinstance(error, LedgerFenced):
-                    text = f"ledger {ledger}: others recover it all the time, now in term"
+                    text = f"ledger {ledger}: other processes keep recovering it, now in term"
                     raise NotRecoverable(f"{text} {error.term}") from error
                 raise
             if attempt == 1:
-                log.warning(
-                    "%s; it is tried again for %.0f s", error, context.options.recover_max_s
-                )
+                log.warning("%s; retrying for up to %.0f s", error, context.options.recover_max_s)
             await asyncio.sleep(pause_s)
 
 
@@ -172,7 +170,7 @@ class Attempt:
         async def ask(bookie: str) -> EntryHeader | None:
             with suppress(BookieError):
                 found = await bookies.read(bookie, ledger, entry, 1, 1, term)
-                faults[bookie] = found.fault or f"bookie {bookie} has no copy that passes its check"
+                faults[bookie] = found.fault or f"bookie {bookie} has no intact replica"
                 with suppress(EntryDamaged):
                     return unpack(found.entries[0], ledger, entry).head if found.entries else None
             return None
@@ -183,8 +181,8 @@ class Attempt:
             return head
         if len(faults) == len(holders):
             raise NoCopyLeft(ledger, entry, faults.values())
-        text = f"ledger {self._record.ledger}: no bookie gives entry {entry}, which was confirmed"
-        raise NotRecoverable(f"{text}; bring back {', '.join(self._record.holders(entry))}")
+        text = f"ledger {self._record.ledger}: no bookie returned entry {entry}, which is confirmed"
+        raise NotRecoverable(f"{text}; start bookie {' or '.join(self._record.holders(entry))}")
 
     async def _finish(self, last: int) -> LedgerRecord:
         sending = await self._writing()

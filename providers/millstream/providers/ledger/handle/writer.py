@@ -82,7 +82,7 @@ class LedgerWriter:
 
     async def aclose(self) -> None:
         core = self._sending.core
-        self._sending.do(core.stop(LedgerClosed(f"ledger {core.ledger}: its writer has ended")))
+        self._sending.do(core.stop(LedgerClosed(f"ledger {core.ledger}: the writer was closed")))
 
     async def _store(self, first: int, instead: Mapping[int, tuple[str, str]]) -> Mapping[int, str]:
         record = await self._context.rows.update(
