@@ -184,7 +184,7 @@ def test_bookies_are_listed(shop: Shop) -> None:
     (bookie,) = shop.say("bookies", "--json").value["bookies"]
     assert bookie["ledgers"] > 0 and bookie["boot"] == 1 and bookie["free_bytes"] > 0
     said = shop.say("bookies", "--drain", bookie["bookie"][:6])
-    assert said.code == 1 and "as many others are needed, and 0 run" in said.error
+    assert said.code == 1 and "but there are 0; start more" in said.error
     said = shop.say("bookies", "--keep", bookie["bookie"])
     assert said.code == 0
     said = shop.say("bookies", "--drain", "zzz")

@@ -54,7 +54,7 @@ async def test_what_silos_write_is_read_while_they_do(
             str(tmp_path / "ledger" / f"silo-{n}") for n in range(3)
         }
         refused = await say("bookies", "--drain", bookies[0]["bookie"])
-        assert refused.code == 1 and "as many others are needed, and 2 run" in refused.error
+        assert refused.code == 1 and "but there are 2; start more" in refused.error
         refused = await say("verify", tmp_path / "ledger", offline=True)
         assert refused.code == 1 and refused.error.count("a bookie has this directory") == 3
         refused = await say("recover", ledger["ledger"], "--gateway", "127.0.0.1:1")

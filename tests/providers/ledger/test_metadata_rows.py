@@ -271,11 +271,11 @@ def test_a_row_that_cannot_be_read_is_named() -> None:
             await sums(store).read("s")
         newer = seal(key, Sealed(1, 1, msgspec.msgpack.encode([("x",), "o"])))
         etag = store.put(key, newer, etag, 0)
-        with pytest.raises(Corrupt, match="ledger/c/sums/s is whole, and not what this version"):
+        with pytest.raises(Corrupt, match="ledger/c/sums/s is intact, but this version cannot"):
             await sums(store).read("s")
         no_text = msgspec.msgpack.encode([(1,), "o"])[:-1] + b"\xff"
         store.put(key, seal(key, Sealed(1, 1, no_text)), etag, 0)
-        with pytest.raises(Corrupt, match="ledger/c/sums/s is whole, and not what this version"):
+        with pytest.raises(Corrupt, match="ledger/c/sums/s is intact, but this version cannot"):
             await sums(store).read("s")
 
     in_virtual_time(main)

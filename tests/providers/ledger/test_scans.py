@@ -225,7 +225,7 @@ async def test_no_bookie_is_marked_to_be_emptied_while_a_ledger_cannot_be_read()
     mend(process.store, key, whole)
     for name in ("b3", "b4"):
         damage(process.store, f"ledger/tests/bookies/{name}")
-    with pytest.raises(NotEnoughBookies, match="and 2 run"):  # b0 and b2
+    with pytest.raises(NotEnoughBookies, match="but there are 2"):  # b0 and b2
         await mark_draining(process.metadata, "b1")
 
 

@@ -50,7 +50,7 @@ def test_an_older_row_is_refused_by_who_reads_and_by_who_changes_it(count: int) 
         for number in range(count):
             await rows.update("s", adding(2 + number))
         force(store, KEY, old)
-        text = f"row {KEY} has generation 1, and its witness, row {WITNESS}, knows generation "
+        text = f"row {KEY} has generation 1, but its witness, row {WITNESS}, knows generation "
         with pytest.raises(Corrupt, match=f"{text}{1 + count}"):
             await rows.read("s")
         with pytest.raises(Corrupt, match=text):

@@ -56,12 +56,15 @@ async def mark_draining(
         needed = await widest_with(metadata, bookie)
         if len(others) < needed:
             text = f"bookie {bookie} has entries of ledgers that are spread over {needed} bookies: "
-            text += f"as many others are needed, and {len(others)} run, have room and stay"
-            raise NotEnoughBookies(f"{text}; start more of them first")
+            text += (
+                "draining needs as many other bookies that run, have free disk space and are not "
+            )
+            text += f"being drained, but there are {len(others)}"
+            raise NotEnoughBookies(f"{text}; start more bookies first")
 
     def mark(found: BookieRecord | None) -> BookieRecord:
         if found is None:
-            raise BookieAway(f"there is no bookie {bookie}; `millstream ledger bookies` lists them")
+            raise BookieAway(f"there is no bookie {bookie}; `millstream ledger bookies` lists all")
         return msgspec.structs.replace(found, is_draining=is_draining)
 
     return await rows.update(bookie, mark)

@@ -148,7 +148,7 @@ class RecordRows(Generic[K, T]):
         operation = self._metadata.new_operation()
         made = await self._run(key, lambda found: found or record, operation)
         if made is None or made.operation != operation:
-            raise Conflict(f"{self._key(key)} is there already")
+            raise Conflict(f"{self._key(key)} exists already")
         return made
 
     @overload
@@ -218,7 +218,7 @@ class RecordRows(Generic[K, T]):
                     raise
             except Conflict as error:
                 if attempt == ROW_TRIES_MAX and is_in_doubt:
-                    text = f"{show_text(name)}: whether it was written is unknown"
+                    text = f"{show_text(name)}: it is unknown whether the row was written"
                     raise StorageUnavailable(f"{text}, after {ROW_TRIES_MAX} tries") from error
                 if attempt == ROW_TRIES_MAX:
                     raise
@@ -307,7 +307,8 @@ class RecordRows(Generic[K, T]):
             before, witness = witness, await self._witness(name)
             if witness is not None and witness.etag == before.etag:
                 refuse_older(witness.value, self._witness_key(name), found and found.seal)
-        raise Conflict(f"{show_text(name)}: others changed it {ROW_TRIES_MAX} times in one look")
+        text = f"{show_text(name)}: other processes changed the row {ROW_TRIES_MAX} times"
+        raise Conflict(f"{text} during one read")
 
     async def _pin(self, name: str, row: Sealed, witness: Watching | None) -> None:
         """Let the witness know this version, or a later one, unless the row was deleted."""
@@ -326,7 +327,8 @@ class RecordRows(Generic[K, T]):
                 return
             except Conflict:
                 witness = await self._witness(name)
-        raise Conflict(f"{show_text(name)}: others changed its witness {ROW_TRIES_MAX} times")
+        text = f"{show_text(name)}: other processes changed the witness of the row"
+        raise Conflict(f"{text} {ROW_TRIES_MAX} times during one write")
 
     async def _reserve(self, name: str, witness: Watching | None) -> Watching | None:
         """Return the witness of a row; make one that knows no version if there is none.
@@ -367,8 +369,8 @@ def open_record(name: str, row: Row, decoder: msgspec.msgpack.Decoder[C]) -> Sto
     try:
         return StoredRecord(decoder.decode(sealed.content), sealed, row.etag)
     except (msgspec.MsgspecError, ValueError) as error:
-        text = f"row {show_text(name)} is whole, and not what this version writes: {error}"
-        raise Corrupt(f"{text}; read it with the newer version, or restore the row") from error
+        text = f"row {show_text(name)} is intact, but this version cannot read it: {error}"
+        raise Corrupt(f"{text}; use the newer version, or restore the row") from error
 
 
 def birth_of(name: str, row: Row) -> int:

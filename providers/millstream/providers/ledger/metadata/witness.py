@@ -76,12 +76,10 @@ def refuse_older(witness: Witness, at: str, row: Sealed | None) -> None:
     if row is None:
         text = f"row {show_text(witness.key)} is missing: {known}"
     elif row.birth != witness.birth:
-        text = (
-            f"row {show_text(witness.key)} is of an earlier creation than the row that {known[4:]}"
-        )
+        text = f"row {show_text(witness.key)} is of an earlier creation, but {known} of a later one"
     else:
-        text = f"row {show_text(witness.key)} has generation {row.generation}, and {known}"
+        text = f"row {show_text(witness.key)} has generation {row.generation}, but {known}"
     raise Corrupt(
-        f"{text}: the file that holds the row is an older copy; stop the processes that use the "
-        "store, and restore all of the store from one backup, the newest one that there is"
+        f"{text}: the file that holds the row is an older copy; stop all processes that use the "
+        "store, and restore the whole store from its newest backup"
     )
