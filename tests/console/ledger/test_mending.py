@@ -69,18 +69,18 @@ def test_what_cannot_be_verified_is_said_and_the_others_are(
     said = shop.say("verify", *wrong, shop.places[0] / "bookie", offline=True)
     assert said.code == 1 and said.out.endswith("  whole\n")
     texts = said.error.splitlines()
-    assert "there is no such directory" in texts[0]
+    assert "the directory does not exist" in texts[0]
     assert "the directory is empty" in texts[1]
-    assert "it is no bookie's directory" in texts[2]
+    assert "there are no files of a bookie" in texts[2]
     (tmp_path / "file").write_text("x")
     said = shop.say("verify", tmp_path / "file", offline=True)
-    assert said.code == 1 and "it is no directory" in said.error
+    assert said.code == 1 and "the path is not a directory" in said.error
 
     async def in_use() -> None:
         async with open_topics(shop.places[0]):
             place = shop.places[0] / "bookie"
             said = await asyncio.to_thread(shop.say, "verify", place, offline=True)
-            assert said.code == 1 and "a bookie has this directory: stop" in said.error
+            assert said.code == 1 and "a running bookie uses this directory; stop" in said.error
 
     run(in_use())
 

@@ -56,7 +56,9 @@ async def test_what_silos_write_is_read_while_they_do(
         refused = await say("bookies", "--drain", bookies[0]["bookie"])
         assert refused.code == 1 and "but there are 2; start more" in refused.error
         refused = await say("verify", tmp_path / "ledger", offline=True)
-        assert refused.code == 1 and refused.error.count("a bookie has this directory") == 3
+        assert (
+            refused.code == 1 and refused.error.count("a running bookie uses this directory") == 3
+        )
         refused = await say("recover", ledger["ledger"], "--gateway", "127.0.0.1:1")
         assert refused.code == 1 and "--gateway or --store, not both" in refused.error
     whole = await say("verify", tmp_path / "ledger", offline=True)

@@ -82,15 +82,20 @@ FIRST = "0000000000000001"
 @pytest.mark.parametrize(
     ("name", "change", "offset", "fact"),
     [
-        ("identity", lambda data: b"", 0, "it is damaged: 0 bytes"),
-        ("identity", lambda data: data[:40], 0, "it is damaged: 40 bytes"),
-        ("identity", lambda data: data[:30] + b"?" + data[31:], 0, "it is damaged: its check"),
-        ("identity", lambda data: os.urandom(200), 0, "it is damaged: it begins with"),
-        ("identity", newer, 0, "it has format 2; this version knows formats up to 1"),
-        (f"{FIRST}.seg", newer, 0, "it has format 2; this version knows formats up to 1"),
-        (f"{FIRST}.idx", newer, 0, "it has format 2; this version knows formats up to 1"),
-        (f"{FIRST}.seg", lambda data: b"", 0, "it ends here, and had "),
-        (f"{FIRST}.seg", lambda data: data[:700], 700, "it ends here, and had "),
+        ("identity", lambda data: b"", 0, "the file is damaged: 0 bytes"),
+        ("identity", lambda data: data[:40], 0, "the file is damaged: 40 bytes"),
+        (
+            "identity",
+            lambda data: data[:30] + b"?" + data[31:],
+            0,
+            "the file is damaged: the checksum",
+        ),
+        ("identity", lambda data: os.urandom(200), 0, "the file is damaged: the first bytes"),
+        ("identity", newer, 0, "the file has format 2; this version reads formats up to 1"),
+        (f"{FIRST}.seg", newer, 0, "the file has format 2; this version reads formats up to 1"),
+        (f"{FIRST}.idx", newer, 0, "the file has format 2; this version reads formats up to 1"),
+        (f"{FIRST}.seg", lambda data: b"", 0, "the file ends here, but had "),
+        (f"{FIRST}.seg", lambda data: data[:700], 700, "the file ends here, but had "),
     ],
 )
 async def test_a_file_that_is_emptied_damaged_or_newer_is_refused(
@@ -114,9 +119,9 @@ async def test_a_file_that_was_deleted_is_missed(tmp_path: Path, name: str) -> N
     file.unlink()
     found = await refused(tmp_path)
     if name == "identity":
-        assert found[2].startswith("the directory has no file 'identity', but others")
+        assert found[2].startswith("the directory has no file 'identity', but other files")
     else:
-        assert found == (name, 0, "it is missing, with 0 others")
+        assert found == (name, 0, "the file is missing; missing files in total: 1")
     file.write_bytes(whole)
     assert await opens(tmp_path) == ["0", "1", "2"]
 
@@ -140,7 +145,7 @@ async def test_a_segment_whose_last_frames_are_gone_is_not_taken_for_torn(
     assert end > 1024
     with pytest.raises(QueueUnavailable, match="ledger .*entry"):
         await opens(tmp_path)
-    assert "nothing is denied: the journal ends at" in caplog.text
+    assert "is denied: the journal ends at" in caplog.text
 
 
 @pytest.mark.spare
@@ -150,17 +155,17 @@ async def test_the_directory_of_others_is_refused(tmp_path: Path) -> None:
     await made(other)
     shutil.copy(other / "bookie" / "identity", mine / "bookie" / "identity")
     found = await refused(mine)
-    assert found[0] == "identity" and "it belongs to cluster 'topics (rows " in found[2]
+    assert found[0] == "identity" and "the directory belongs to cluster 'topics (rows " in found[2]
     shutil.rmtree(mine)
     await made(mine)
     shutil.copy(other / "bookie" / f"{FIRST}.seg", mine / "bookie" / f"{FIRST}.seg")
     found = await refused(mine)
     assert found[:2] == (f"{FIRST}.seg", 0)
-    assert re.match("it is segment 1 of directory [0-9a-f]{32}", found[2])
+    assert re.match("the file is segment 1 of directory [0-9a-f]{32}", found[2])
     (tmp_path / "third" / "bookie").mkdir(parents=True)
     (tmp_path / "third" / "bookie" / "holiday.jpg").write_bytes(b"jpg")
     found = await refused(tmp_path / "third")
-    assert found == ("holiday.jpg", 0, "the directory has no file 'identity', but others")
+    assert found == ("holiday.jpg", 0, "the directory has no file 'identity', but other files")
 
 
 async def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ async def test_files_that_are_deleted_while_it_runs_stop_it_and_come_back(
         await until(lambda: "has stopped: " in caplog.text)
         missing = "identity" if name == "the directory" else name
         assert re.search(
-            f"{bookie}/{missing}: offset 0: it was removed while it was in use. What can be do",
+            f"{bookie}/{missing}: offset 0: the file was removed while it was in use. What can",
             caplog.text,
         )
         if name != "the directory":  # a removed directory is created again, empty

@@ -74,7 +74,9 @@ async def test_a_directory_of_other_rows_is_refused_and_says_so(tmp_path: Path) 
     store = MemoryStateStore()
     async with silo(tmp_path, store):
         pass
-    with pytest.raises(ConfigError, match="belongs to .*rows .* not .*store that it was made"):
+    with pytest.raises(
+        ConfigError, match="belongs to .*rows .* not .*store that the directory was"
+    ):
         async with silo(tmp_path, MemoryStateStore()):
             pass
     async with silo(tmp_path, store):
@@ -103,7 +105,7 @@ async def test_a_directory_without_its_identity_is_not_begun_anew(tmp_path: Path
         await one.stream(WORDS, "k").publish("a")
     kept = (directory / "identity").read_bytes()
     (directory / "identity").unlink()
-    with pytest.raises(ConfigError, match="no file 'identity'.*put its file back"):
+    with pytest.raises(ConfigError, match="no file 'identity'.*restore its file"):
         async with silo(directory, store):
             pass
     HEARD.clear()

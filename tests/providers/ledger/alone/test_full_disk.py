@@ -32,7 +32,7 @@ async def test_the_first_error_says_that_the_disk_is_full_and_where() -> None:
         machine.disk.fill_up(200_000)
         text = str(await until_full(topic))
         assert "/data/bookie: the disk is full" in text, text
-        assert "reserve_bytes is 32768" in text and "make room" in text
+        assert "reserve_bytes is 32768" in text and "free space there" in text
 
 
 @virtually

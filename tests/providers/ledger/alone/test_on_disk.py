@@ -37,7 +37,9 @@ async def test_a_directory_of_others_is_refused_with_file_and_advice(tmp_path: P
     kept = identity.read_bytes()
     for bad in (b"", kept[:-3], kept.replace(b"topics", b"others")):
         identity.write_bytes(bad)
-        with pytest.raises(ConfigError, match=r"bookie/identity: offset 0: it is damaged.*put the"):
+        with pytest.raises(
+            ConfigError, match=r"bookie/identity: offset 0: the file is damaged.*restore the"
+        ):
             async with open_topics(tmp_path):
                 pass
     identity.write_bytes(kept)

@@ -120,7 +120,7 @@ def test_a_newer_format_is_refused(name: str) -> None:
         end = HEAD.size + size
         data[end : end + 8] = check_of(bytes(data[:end])).to_bytes(8, "little")
         replace_file(disk, f"{PATH}/{name}", bytes(data))
-        await refused(disk, f"{name}.*format {FORMAT + 1}; this version knows formats up to")
+        await refused(disk, f"{name}.*format {FORMAT + 1}; this version reads formats up to")
 
     on_loop(main)
 
@@ -131,7 +131,7 @@ def test_a_damaged_identity_is_refused(at: int) -> None:
         disk = new_disk()
         await used(disk)
         disk.flip_bit(IDENTITY, at)
-        await refused(disk, "identity.*it is damaged")
+        await refused(disk, "identity.*the file is damaged")
 
     on_loop(main)
 
@@ -142,7 +142,7 @@ def test_a_directory_that_misses_a_segment_is_refused(segment: int) -> None:
         disk = new_disk()
         await used(disk)
         disk.unlink(f"{PATH}/{segment:016d}.seg")
-        await refused(disk, f"{segment:016d}.seg.*it is missing")
+        await refused(disk, f"{segment:016d}.seg.*the file is missing")
 
     on_loop(main)
 
@@ -160,7 +160,7 @@ def test_a_segment_of_another_directory_or_number_is_refused() -> None:
             1 << 20,
         )
         replace_file(disk, f"{PATH}/{1:016d}.seg", data)
-        await refused(disk, "it is segment . of directory")
+        await refused(disk, "the file is segment . of directory")
 
     for source in ("other", "second"):
         on_loop(main, source)
@@ -173,7 +173,7 @@ def test_an_identity_that_is_older_than_its_segments_is_refused() -> None:
         old = read_file(disk, IDENTITY, 1 << 20)
         await used(disk, 1)
         replace_file(disk, IDENTITY, old)
-        await refused(disk, "the identity ends with segment .: it is older")
+        await refused(disk, "'identity' is older than this file: it lists segments up to")
 
     on_loop(main, 1)
     on_loop(main, 3)

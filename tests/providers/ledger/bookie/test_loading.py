@@ -111,7 +111,9 @@ def test_a_last_frame_that_is_damaged_is_torn_unless_it_was_durable(
     assert set(places(found)) == ({0, 1} if is_kept else {0})
     assert found.damaged == int(is_kept) and found.unsealed[0].damaged == int(is_kept)
     assert found.index.find_confirmed(1) == -1, "a damaged head says nothing"
-    missing = [Doubt(0, 0, f"the journal ends at {found.seen}, {durable} was durable")]
+    missing = [
+        Doubt(0, 0, f"the journal ends at frame {found.seen}, but frame {durable} was durable")
+    ]
     assert list(found.doubts) == (missing if found.seen < durable else [])
 
 
@@ -129,11 +131,13 @@ def test_frames_that_are_missing_in_the_middle_are_in_doubt() -> None:
     one, two, three, four = Journal().frames(4)
     at = FRAMES_START + len(one)
     found = loaded(Content(one, bytes(SECTOR_BYTES), two))
-    assert list(found.doubts) == [Doubt(1, at + SECTOR_BYTES, "frames before it are damaged")]
+    assert list(found.doubts) == [
+        Doubt(1, at + SECTOR_BYTES, "frames before this offset are damaged")
+    ]
     found = loaded(Content(one, three, four))
     assert list(found.doubts) == [
-        Doubt(1, at, "frame 3 does not follow 1"),
-        Doubt(1, at, "frames before it are damaged"),
+        Doubt(1, at, "frame 3 does not follow frame 1"),
+        Doubt(1, at, "frames before this offset are damaged"),
     ]
     assert (found.sequence, found.seen) == (3, 4)
 
@@ -142,7 +146,7 @@ def test_a_journal_that_ends_before_what_was_durable_is_in_doubt() -> None:
     content = Content(*Journal().frames(3))
     assert loaded(content, durable=3).doubts == ()
     [doubt] = loaded(content, durable=4).doubts
-    assert doubt == Doubt(0, 0, "the journal ends at 3, 4 was durable")
+    assert doubt == Doubt(0, 0, "the journal ends at frame 3, but frame 4 was durable")
     assert str(doubt) == doubt.why
     assert str(Doubt(2, 5, "so")) == "segment 2, offset 5: so"
 
@@ -214,7 +218,7 @@ def test_a_first_segment_begins_at_the_first_frame() -> None:
     assert loaded(Content(*Journal().frames(2))).doubts == ()
     late = Journal(2, 5)
     found = loaded(Content(*late.frames(2)))
-    assert list(found.doubts) == [Doubt(1, FRAMES_START, "frame 3 does not follow 0")]
+    assert list(found.doubts) == [Doubt(1, FRAMES_START, "frame 3 does not follow frame 0")]
 
 
 def test_frames_of_segments_that_were_removed_are_missed_by_nobody() -> None:
@@ -234,7 +238,7 @@ def test_after_a_gap_frames_go_on_and_not_back(first: int, is_doubted: bool) -> 
     loader.take_walk(2, Content(*Journal(6, 5).frames(2)).walk())
     loader.take_walk(4, Content(*Journal(first - 1, 6).frames(2)).walk())
     why = [doubt.why for doubt in loader.finish().doubts]
-    assert why == [f"frame {first} does not follow 8"] * is_doubted
+    assert why == [f"frame {first} does not follow frame 8"] * is_doubted
 
 
 def test_only_the_first_frame_behind_a_gap_may_follow_nothing() -> None:
@@ -242,8 +246,8 @@ def test_only_the_first_frame_behind_a_gap_may_follow_nothing() -> None:
     one, _, three = journal.frames(3)
     found = loaded(Content(one, three), first=2)
     assert [doubt.why for doubt in found.doubts] == [
-        "frame 9 does not follow 7",
-        "frames before it are damaged",
+        "frame 9 does not follow frame 7",
+        "frames before this offset are damaged",
     ]
 
 
@@ -253,7 +257,7 @@ def test_a_segment_may_begin_anew_and_only_its_first_frame() -> None:
     assert found.doubts == () and (found.sequence, found.seen) == (10, 11)
     mixed = Content(*Journal().frames(1), *Journal(9, 0).frames(2))
     found = loaded(mixed)
-    assert "frame 10 does not follow 1" in [doubt.why for doubt in found.doubts]
+    assert "frame 10 does not follow frame 1" in [doubt.why for doubt in found.doubts]
 
 
 def test_all_of_a_segment_is_believed_when_another_frame_follows() -> None:
@@ -345,7 +349,7 @@ def test_an_index_file_that_does_not_follow_is_in_doubt() -> None:
     journal = Journal(4, 5)
     index = sealed(Content(*journal.frames(2)), 2)
     found = loaded(Content(*Journal().frames(1)), index)
-    assert list(found.doubts) == [Doubt(2, 0, "frame 5 does not follow 1")]
+    assert list(found.doubts) == [Doubt(2, 0, "frame 5 does not follow frame 1")]
     assert (found.sequence, found.seen) == (6, 6)
     assert found.carried == (), "something follows all frames that were read"
 

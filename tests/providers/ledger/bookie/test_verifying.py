@@ -140,14 +140,18 @@ def test_a_sector_that_cannot_be_read_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("identity", lambda _: b"", "identity: offset 0: it is damaged: 0 bytes"),
-        ("identity", lambda data: data[:-9], "identity: offset 0: it is damaged"),
+        ("identity", lambda _: b"", "identity: offset 0: the file is damaged: 0 bytes"),
+        ("identity", lambda data: data[:-9], "identity: offset 0: the file is damaged"),
         (
             segment_name(2),
             lambda _: b"",
-            "0000002.seg: offset 0: it ends here, and had a",
+            "0000002.seg: offset 0: the file ends here, but had a",
         ),
-        ("0000000000000002.idx", flipped(40), "0000002.idx: offset 0: it is damaged: its check"),
+        (
+            "0000000000000002.idx",
+            flipped(40),
+            "0000002.idx: offset 0: the file is damaged: the checksum",
+        ),
     ],
 )
 def test_a_file_that_is_damaged_is_named(
@@ -166,7 +170,9 @@ def test_a_file_that_was_deleted_is_missed(name: str) -> None:
     copy = dict(disk.copy_of(PATH))
     del copy[f"{PATH}/{name}"]
     disk.restore(PATH, copy)
-    assert f"{PATH}/{name}: offset 0: it is missing" in "\n".join(map(str, looked(disk).faults))
+    assert f"{PATH}/{name}: offset 0: the file is missing" in "\n".join(
+        map(str, looked(disk).faults)
+    )
 
 
 def test_a_copy_that_mixes_old_and_new_is_found() -> None:
@@ -178,7 +184,9 @@ def test_a_copy_that_mixes_old_and_new_is_found() -> None:
     old[f"{PATH}/{newest}"] = disk.copy_of(PATH)[f"{PATH}/{newest}"]
     disk.restore(PATH, old)
     text = "\n".join(map(str, looked(disk).faults))
-    assert f"{newest}: offset 0: 'identity' ends with segment 3: it is older" in text
+    assert (
+        f"{newest}: offset 0: 'identity' is older than this file: it lists segments up to 3" in text
+    )
 
 
 def filled_again(disk: SimDisk) -> None:
@@ -204,19 +212,21 @@ def test_a_newer_format_is_no_damage_and_is_refused(name: str) -> None:
     disk = new_disk()
     filled(disk)
     damaged(disk, name, newer)
-    with pytest.raises(DirectoryRefused, match=f"{name}: offset 0: it has format 2; .*take that"):
+    with pytest.raises(
+        DirectoryRefused, match=f"{name}: offset 0: the file has format 2; .*use the newer"
+    ):
         looked(disk)
 
 
 def test_what_is_no_bookies_directory_is_refused() -> None:
     disk = new_disk()
-    with pytest.raises(DirectoryRefused, match=f"{PATH}: offset 0: there is no such directory"):
+    with pytest.raises(DirectoryRefused, match=f"{PATH}: offset 0: the directory does not exist"):
         verify(disk, PATH)
     disk.make_dir(PATH)
-    with pytest.raises(DirectoryRefused, match="the directory is empty.*put its files back"):
+    with pytest.raises(DirectoryRefused, match="the directory is empty.*restore its files"):
         looked(disk)
     disk.create(f"{PATH}/notes.txt").close()
-    with pytest.raises(DirectoryRefused, match="it is no bookie's directory: 'identity'"):
+    with pytest.raises(DirectoryRefused, match="there are no files of a bookie: 'identity'"):
         looked(disk)
 
 
@@ -224,7 +234,9 @@ def test_a_directory_that_a_bookie_has_is_in_use() -> None:
     async def main() -> None:
         disk = new_disk()
         bookie = await opened(disk)
-        with pytest.raises(DirectoryInUse, match=f"{PATH}: a bookie has this directory: stop"):
+        with pytest.raises(
+            DirectoryInUse, match=f"{PATH}: a running bookie uses this directory; stop"
+        ):
             verify(disk, PATH)
         await bookie.aclose()
 
@@ -236,7 +248,10 @@ def test_files_of_others_are_noted() -> None:
     filled(disk)
     disk.create(f"{PATH}/notes.txt").close()
     found = looked(disk)
-    assert found.notes == (f"{PATH}/notes.txt: it is not of the bookie",) and not found.faults
+    assert (
+        found.notes == (f"{PATH}/notes.txt: the file does not belong to the bookie",)
+        and not found.faults
+    )
 
 
 def test_entries_can_be_viewed_while_a_bookie_runs() -> None:
@@ -251,9 +266,9 @@ def test_entries_can_be_viewed_while_a_bookie_runs() -> None:
         assert found.entries == tuple(entry(1, number, 3_000) for number in range(3, 12))
         assert await bookies.watch(FRESH, 1, -1, 0.0) == 10
         assert (await bookies.read(FRESH, 7, 0, 1, 1, 0)).entries == ()
-        with pytest.raises(BookieAway, match="the directory of bookie other is not here"):
+        with pytest.raises(BookieAway, match="the directory of bookie other was not given"):
             await bookies.read("other", 1, 0, 1, 1, 0)
-        with pytest.raises(BookieAway, match="is only read here"):
+        with pytest.raises(BookieAway, match="is open for reading only"):
             await bookies.add(FRESH, 0, [entry(1, 12)])
         view.close()
         await bookie.aclose()
@@ -264,9 +279,11 @@ def test_entries_can_be_viewed_while_a_bookie_runs() -> None:
 def test_what_cannot_be_viewed_is_refused() -> None:
     disk = new_disk()
     disk.make_dir(PATH)
-    with pytest.raises(DirectoryRefused, match="there is no such file.*a bookie's directory"):
+    with pytest.raises(
+        DirectoryRefused, match="the file does not exist.*the directory of a bookie"
+    ):
         read_view(disk, PATH)
     filled(disk)
     damaged(disk, "identity", newer)
-    with pytest.raises(DirectoryRefused, match="it has format 2"):
+    with pytest.raises(DirectoryRefused, match="the file has format 2"):
         read_view(disk, PATH)

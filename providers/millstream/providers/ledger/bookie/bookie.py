@@ -246,8 +246,8 @@ class Bookie:
             what, limit = f"entry {entry} of ledger {found}", self.options.entry_bytes_max
             raise BookieError(f"{what} has {len(packed)} bytes, entry_bytes_max is {limit}")
         if found != ledger or entry < 0 or found > TERM_MAX or not is_whole(packed):
-            what = f"entry {entry} of ledger {found}, added to ledger {ledger}"
-            raise EntryDamaged(f"{what}: it is none, or its check fails")
+            what = f"entry {entry} of ledger {found}, sent for ledger {ledger}"
+            raise EntryDamaged(f"{what}, is invalid or fails its checksum")
 
     def _admit(self, ledger: int, term: int) -> None:
         """Raise unless this term may add to the ledger now."""
@@ -255,11 +255,15 @@ class Bookie:
         if store.is_forgotten(ledger):
             raise LedgerFenced(f"ledger {ledger} was deleted", TERM_MAX)
         if term < fenced:
-            raise LedgerFenced(f"ledger {ledger} is fenced in term {fenced}, not {term}", fenced)
+            raise LedgerFenced(
+                f"ledger {ledger} is fenced in term {fenced}; term {term} is older", fenced
+            )
         is_recovery = 0 < term == fenced
         if not is_recovery and ledger < store.state.doubt_below:
-            text = f"ledger {ledger} may have been fenced, and this bookie does not know it"
-            raise BookieReadOnly(f"{text}: its directory lost records; write elsewhere")
+            text = (
+                f"ledger {ledger} may have been fenced: the directory of this bookie lost records"
+            )
+            raise BookieReadOnly(f"{text}; write to other bookies")
         if not is_recovery and self._room.is_full:
             raise BookieReadOnly(self.why_read_only())
 
@@ -275,7 +279,9 @@ class Bookie:
         if store.is_forgotten(ledger):
             return NOTHING  # nothing will be added in any term
         if term < known:
-            raise LedgerFenced(f"ledger {ledger} is fenced in term {known}, not {term}", known)
+            raise LedgerFenced(
+                f"ledger {ledger} is fenced in term {known}; term {term} is older", known
+            )
         if store.is_fenced(ledger, term):
             await self.journal.wait_settled()
         else:
@@ -327,7 +333,7 @@ class Bookie:
             return ""  # it was deleted in the meantime
         self.suspects.put(ledger, entry)
         file, offset = self.where(ledger, entry)
-        return f"{file}: offset {offset}: entry {entry} of ledger {ledger} fails its check"
+        return f"{file}: offset {offset}: entry {entry} of ledger {ledger} fails its checksum"
 
     def _deny(self, ledger: int) -> Missing:
         """Return the answer for an entry that is not stored here."""
@@ -445,7 +451,7 @@ class Bookie:
             return await self.collection.round(is_gone, oldest, is_elsewhere)
         except DiskFull as error:
             self.on_refused(error)
-            raise BookieReadOnly(f"nothing could be removed: {error}") from None
+            raise BookieReadOnly(f"the bookie could not free space: {error}") from None
         except OSError as error:
             self.stop(error)
             raise BookieAway(f"this bookie has stopped: {error}") from None
@@ -525,8 +531,8 @@ class Bookie:
         if self.state is not BookieState.READ_ONLY:
             return ""
         if not self._room.is_full:
-            return f"{self.directory.path}: nobody knows what this bookie had before"
-        return f"{self.directory.path}: the disk is full: {self._why_full()}: make room there"
+            return f"{self.directory.path}: it is unknown which entries and fences this bookie had"
+        return f"{self.directory.path}: the disk is full: {self._why_full()}; free space there"
 
     def _why_full(self) -> str:
         if self._room.refusal:
@@ -545,7 +551,9 @@ class Bookie:
                 self.stop(error)
                 return
             if missing:
-                self.stop(make_refused(missing[0], 0, "it was removed while it was in use", ADVICE))
+                self.stop(
+                    make_refused(missing[0], 0, "the file was removed while it was in use", ADVICE)
+                )
             else:
                 self.free(free_bytes)
 

@@ -169,7 +169,7 @@ class Collection:
             for segment in self._sparse():
                 moved += await self._compact(segment)
         except BookieReadOnly as error:
-            log.info("segments are compacted later: %s", error)
+            log.info("the compaction of segments is postponed: %s", error)
         return moved
 
     def _old(self) -> list[int]:

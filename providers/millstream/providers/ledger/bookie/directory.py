@@ -42,8 +42,11 @@ __all__ = ["Directory"]
 
 log = logging.getLogger("millstream.bookie")
 
-ADVICE = "put the directory back as it was; with an empty one the bookie gets a new name and has "
-ADVICE += "nothing of this one, so queues wait for what no other bookie has"
+ADVICE = (
+    "restore the original directory; with an empty one the bookie gets a new name and has none of "
+    "its entries, so queues wait for the entries that no other bookie has"
+)
+NEWER_ADVICE = "use the newer version of Millstream"
 
 
 class Directory:
@@ -70,7 +73,7 @@ class Directory:
         lock = disk.lock(path)
         if lock is None:
             raise DirectoryInUse(
-                f"{path}: another bookie has this directory; it is free when that ends"
+                f"{path}: another bookie uses this directory; stop it, or wait until it has stopped"
             )
         try:
             return cls(disk, path, lock, identity_of(disk, path, cluster, fresh))
@@ -123,12 +126,12 @@ class Directory:
         try:
             head = head_in(file.read_at(0, SECTOR_BYTES))
         except Newer as error:
-            raise make_refused(file.path, 0, f"it has {error}", "take that version") from None
+            raise make_refused(file.path, 0, f"the file has {error}", NEWER_ADVICE) from None
         except (NotWhole, OSError) as error:
             log.warning("%s: offset 0: the head of a segment is damaged: %s", file.path, error)
             return
         if (head.directory, head.segment) != (self.identity.directory, number):
-            found = f"it is segment {head.segment} of directory {head.directory}"
+            found = f"the file is segment {head.segment} of directory {head.directory}"
             raise make_refused(file.path, 0, found, ADVICE)
 
     def begin_segment(self, number: int, allocate_bytes: int, sequence: int) -> DiskFile:
@@ -163,9 +166,11 @@ class Directory:
         except FileNotFoundError:
             return None
         except Newer as error:
-            raise make_refused(path, 0, f"it has {error}", "take that version") from None
+            raise make_refused(path, 0, f"the file has {error}", NEWER_ADVICE) from None
         except (NotWhole, OSError, ValueError) as error:
-            log.warning("%s: an index file is damaged, its segment is read: %s", path, error)
+            log.warning(
+                "%s: the index file is damaged, reading its segment instead: %s", path, error
+            )
             return None
 
     def remove(self, numbers: Sequence[int]) -> None:
@@ -199,15 +204,14 @@ class Directory:
         list.
         """
         if missing := self.missing():
-            raise make_refused(
-                missing[0], 0, f"it is missing, with {len(missing) - 1} others", ADVICE
-            )
+            fact = f"the file is missing; missing files in total: {len(missing)}"
+            raise make_refused(missing[0], 0, fact, ADVICE)
         extra = self._list_unlisted()
         last = self.identity.last_segment
         for number in extra:
             if number > last + 1 or (number == last + 1 and self._has_frames(number)):
                 path = self.file(segment_name(number))
-                fact = f"the identity ends with segment {last}: it is older"
+                fact = f"{IDENTITY!r} is older than this file: it lists segments up to {last}"
                 raise make_refused(path, 0, fact, ADVICE)
         if extra:
             self._unlink(extra)
@@ -239,23 +243,24 @@ def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
     except FileNotFoundError:
         return new_identity(disk, path, cluster, fresh)
     except Newer as error:
-        raise make_refused(file, 0, f"it has {error}", "take that version") from None
+        raise make_refused(file, 0, f"the file has {error}", NEWER_ADVICE) from None
     except (NotWhole, ValueError) as error:
-        raise make_refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+        raise make_refused(file, 0, f"the file is damaged: {error}", ADVICE) from None
     if identity.cluster != cluster:
-        text = f"it belongs to cluster {identity.cluster!r}, not {cluster!r}"
-        advice = "give it the state store that it was made with, or each cluster and store "
-        raise make_refused(file, 0, text, advice + "directories of their own")
+        text = f"the directory belongs to cluster {identity.cluster!r}, not {cluster!r}"
+        advice = (
+            "use the state store that the directory was created with, or give each cluster and "
+        )
+        raise make_refused(file, 0, text, advice + "each state store its own directory")
     return identity
 
 
 def new_identity(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
     names = [name for name in disk.list(path) if not name.startswith(f"{IDENTITY}.")]
     if names:
-        text = f"the directory has no file {IDENTITY!r}, but others"
-        advice = (
-            "if it was a bookie's, put its file back; if not, give the bookie an empty directory"
-        )
+        text = f"the directory has no file {IDENTITY!r}, but other files"
+        advice = f"if this was the directory of a bookie, restore its file {IDENTITY!r}; if not, "
+        advice += "give the bookie an empty directory"
         raise make_refused(f"{path}/{names[0]}", 0, text, advice)
     identity = Identity(fresh, cluster)
     replace_file(disk, f"{path}/{IDENTITY}", identity_bytes(identity))

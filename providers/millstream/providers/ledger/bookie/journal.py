@@ -158,7 +158,7 @@ class Journal:
         limit = self._options.unsynced_bytes_max + (CONTROL_BYTES_MAX if is_control else 0)
         if self.unsynced_bytes + size > limit and not self.is_idle:
             text = f"{self.unsynced_bytes} bytes wait for the disk"
-            raise BookieOverloaded(f"{text}, unsynced_bytes_max is {limit}: try again later")
+            raise BookieOverloaded(f"{text}, unsynced_bytes_max is {limit}; retry later")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(WaitingRecords(records, size, future))
         self.unsynced_bytes += size
@@ -193,7 +193,7 @@ class Journal:
                 while self._queue and self.failure is None:
                     await self._write(self._take())
         except asyncio.CancelledError:
-            self.stop(RuntimeError("its journal was cancelled"))
+            self.stop(RuntimeError("the journal was cancelled"))
             raise
         except Exception as error:
             if not isinstance(error, OSError):
@@ -220,7 +220,7 @@ class Journal:
                 await self.write(records)
         except DiskFull as error:
             self._watcher.on_refused(error)
-            text = f"{self._directory.path}: the disk is full: {error}: make room there"
+            text = f"{self._directory.path}: the disk is full: {error}; free space there"
             self._end(batch, BookieReadOnly(text))
             return
         if self.failure is None:  # else `stop` has told them

@@ -65,13 +65,11 @@ class BookieOptions:
         check_fields(self)
         if self.segment_bytes > SEGMENT_BYTES_MAX:
             text = f"BookieOptions.segment_bytes is {self.segment_bytes}"
-            raise ConfigError(f"{text}; it must be {SEGMENT_BYTES_MAX} at most")
+            raise ConfigError(f"{text}; it must be at most {SEGMENT_BYTES_MAX}")
         for name in ("entry_bytes_max", "frame_bytes_max"):
             if getattr(self, name) > self.segment_bytes:
                 text = f"BookieOptions.{name} is {getattr(self, name)}"
-                raise ConfigError(
-                    f"{text}; it must be segment_bytes, {self.segment_bytes}, at most"
-                )
+                raise ConfigError(f"{text}; it must be at most segment_bytes, {self.segment_bytes}")
 
 
 class HighWater(NamedTuple):

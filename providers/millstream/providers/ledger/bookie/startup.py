@@ -113,7 +113,7 @@ def load_segments(directory: Directory) -> tuple[LoadedDirectory, Scanned]:
 def refuse_short(file: DiskFile, end: int) -> None:
     """Refuse a file that was cut: its size was durable before anything in it was acknowledged."""
     if file.size_bytes < end:
-        fact = f"it ends here, and had {end} bytes at least: it was emptied, or cut"
+        fact = f"the file ends here, but had at least {end} bytes: it was emptied or truncated"
         raise make_refused(file.path, file.size_bytes, fact, ADVICE)
 
 
@@ -121,12 +121,13 @@ def judge(loaded: LoadedDirectory, found: HighWater, known: Known, path: str) ->
     """Compare a directory with the facts that the metadata have, and note doubts."""
     doubts, water = [str(one) for one in loaded.doubts], known.high_water
     if water.boot > found.boot or water.sequence > found.sequence:
-        text = f"it has start {found.boot} and frame {found.sequence}"
-        doubts.append(f"{text}, it had {water.boot} and {water.sequence}: an older copy")
+        text = f"the directory is an older copy: it has boot number {found.boot} and frame "
+        doubts.append(f"{text}{found.sequence}, but had {water.boot} and {water.sequence}")
     if not doubts:
         return loaded
     for doubt in doubts:
-        log.error("%s: of ledgers below %d nothing is denied: %s", path, known.next_ledger, doubt)
+        text = "%s: records may be lost, so no entry of ledgers below %d is denied: %s"
+        log.error(text, path, known.next_ledger, doubt)
     loaded.state.doubt(known.next_ledger)
     sequence = max(loaded.seen, loaded.sequence, water.sequence)
     return replace(loaded, sequence=sequence, check=ANEW)

@@ -35,7 +35,7 @@ class Watches:
         """
         if self._count >= self._watches_max:
             text = f"{self._count} callers wait, watches_max is {self._watches_max}"
-            raise BookieOverloaded(f"{text}: try again later")
+            raise BookieOverloaded(f"{text}; retry later")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._by_ledger.setdefault(ledger, {})[future] = confirmed
         self._count += 1

@@ -40,15 +40,15 @@ def wrap(magic: bytes, payload: bytes) -> bytes:
 def unwrap(magic: bytes, data: bytes) -> bytes:
     """Return the payload; ignore bytes after the check. Raises NotWhole, Newer."""
     if len(data) < OVERHEAD_BYTES:
-        raise NotWhole(f"{len(data)} bytes, {OVERHEAD_BYTES} at least were written")
+        raise NotWhole(f"{len(data)} bytes are left of at least {OVERHEAD_BYTES}")
     found, form, _, size = HEAD.unpack_from(data)
     if found != magic:
-        raise NotWhole(f"it begins with {found!r}, not with {magic!r}")
+        raise NotWhole(f"the first bytes are {found!r}, not {magic!r}")
     end = HEAD.size + size
     if end + CHECK.size > len(data):
-        raise NotWhole(f"{len(data)} bytes, {end + CHECK.size} were written")
+        raise NotWhole(f"{len(data)} bytes are left of {end + CHECK.size}")
     if CHECK.unpack_from(data, end)[0] != check_of(memoryview(data)[:end]):
-        raise NotWhole("its check does not fit")
+        raise NotWhole("the checksum is wrong")
     if form > FORMAT:
-        raise Newer(f"format {form}; this version knows formats up to {FORMAT}")
+        raise Newer(f"format {form}; this version reads formats up to {FORMAT}")
     return data[HEAD.size : end]

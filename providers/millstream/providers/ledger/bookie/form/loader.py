@@ -130,7 +130,7 @@ class Loader:
             at = (segment, walked.offset)
             self._meet(at, walked.front.sequence, walked.front.previous, is_new=is_empty)
             if walked.lost_before:
-                self._doubt(at, "frames before it are damaged")
+                self._doubt(at, "frames before this offset are damaged")
             self._pending = PendingFrame(tail, walked)
             self._seen = max(self._seen, walked.front.sequence)
             is_empty = False
@@ -147,7 +147,8 @@ class Loader:
         if self._unreadable is not None:
             self._doubts.append(self._unreadable)
         if self._seen < self._durable:
-            self._doubt((0, 0), f"the journal ends at {self._seen}, {self._durable} was durable")
+            text = f"the journal ends at frame {self._seen}, but frame {self._durable} was durable"
+            self._doubt((0, 0), text)
         for ledger in [one for one in self._index.ledgers if one in self._state.forgotten]:
             self._index.drop(ledger)
         return LoadedDirectory(
@@ -196,7 +197,7 @@ class Loader:
         elif not (is_new and previous == ANEW) and not (
             self._has_gap and sequence > self._sequence
         ):
-            self._doubt(at, f"frame {sequence} does not follow {self._sequence}")
+            self._doubt(at, f"frame {sequence} does not follow frame {self._sequence}")
         self._has_gap = False
 
     def _end_pending(self) -> tuple[JournalRecord, ...]:

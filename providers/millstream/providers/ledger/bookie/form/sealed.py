@@ -78,6 +78,6 @@ def unpack_sealed(data: bytes, directory: str, segment: int) -> Sealed:
     """Read an index file. Raises NotWhole, also for another directory or segment; Newer."""
     found = msgspec.msgpack.decode(unwrap(MAGIC, data), type=Sealed)
     if (found.directory, found.segment) != (directory, segment):
-        raise NotWhole(f"it is that of segment {found.segment} of directory {found.directory}")
+        raise NotWhole(f"the index is of segment {found.segment} of directory {found.directory}")
     found.state_of()
     return found

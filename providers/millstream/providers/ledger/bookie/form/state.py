@@ -115,7 +115,7 @@ def state_in(data: bytes) -> DirectoryState:
     """Read a state. Raises NotWhole, Newer."""
     parts = msgspec.msgpack.decode(unwrap(MAGIC, data), type=StateParts)
     if len(parts.ledgers) != len(parts.terms):
-        raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
+        raise NotWhole(f"{len(parts.ledgers)} ledgers, but {len(parts.terms)} terms")
     state = DirectoryState()
     state.doubt_below = parts.doubt_below
     state.fences = dict(zip(parts.ledgers, parts.terms, strict=True))

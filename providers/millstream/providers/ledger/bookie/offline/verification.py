@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.providers.ledger.bookie.directory import ADVICE, make_refused
+from millstream.providers.ledger.bookie.directory import ADVICE, NEWER_ADVICE, make_refused
 from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
 from millstream.providers.ledger.bookie.form.frame import SECTOR_BYTES, RecordKind
 from millstream.providers.ledger.bookie.form.identity import (
@@ -40,11 +40,10 @@ from millstream.runtime.extending import Disk, DiskFile, read_file
 __all__ = ["Fault", "Verified", "verify"]
 
 PIECE_BYTES = 1 << 20
-COPIES = "start the bookie: it repairs each entry of which another bookie has a good copy, and "
-COPIES += "`millstream ledger bookies` lists the others; those come back only with the file, as it "
-COPIES += "was, from a backup"
-MAKE_ANEW = "remove this file: the bookie reads the segment, and makes it anew"
-NEWER = "take that version"
+COPIES = "start the bookie: it repairs each entry of which another bookie has a good replica, and "
+COPIES += "`millstream ledger bookies` lists the other entries; for these, restore the file from a "
+COPIES += "backup"
+MAKE_ANEW = "remove this file: the bookie reads the segment, and writes the file again"
 
 
 class Fault(NamedTuple):
@@ -83,14 +82,12 @@ def verify(disk: Disk, path: str) -> Verified:
     try:
         lock = disk.lock(path)
     except FileNotFoundError:
-        raise make_refused(
-            path, 0, "there is no such directory", "look at how it is spelt"
-        ) from None
+        raise make_refused(path, 0, "the directory does not exist", "check the path") from None
     except NotADirectoryError:
-        raise make_refused(path, 0, "it is no directory", "name the one that it is in") from None
+        raise make_refused(path, 0, "the path is not a directory", "give a directory") from None
     if lock is None:
-        text = f"{path}: a bookie has this directory"
-        raise DirectoryInUse(f"{text}: stop the silo, or the program, that runs it first")
+        text = f"{path}: a running bookie uses this directory"
+        raise DirectoryInUse(f"{text}; stop its silo or program first")
     try:
         return Verification(disk, path).run()
     finally:
@@ -150,17 +147,19 @@ class Verification:
         try:
             return identity_in(read_file(self._disk, self._file(IDENTITY), IDENTITY_BYTES_MAX))
         except Newer as error:
-            raise make_refused(self._file(IDENTITY), 0, f"it has {error}", NEWER) from None
+            raise make_refused(
+                self._file(IDENTITY), 0, f"the file has {error}", NEWER_ADVICE
+            ) from None
         except FileNotFoundError:
-            what = "it is missing"
+            what = "the file is missing"
         except (NotWhole, ValueError, OSError) as error:
-            what = f"it is damaged: {error}"
+            what = f"the file is damaged: {error}"
         numbers = [number for name in self._names if (number := number_in(name)) is not None]
         heads = filter(None, (self._head(number) for number in numbers))
         head = next(heads, None)
         if head is None:
-            text = "the directory is empty" if not self._names else "it is no bookie's directory"
-            advice = "name the directory of a bookie; if this was one, put its files back"
+            text = "the directory is empty" if not self._names else "there are no files of a bookie"
+            advice = "give the directory of a bookie; if this was one, restore its files"
             raise make_refused(self._path, 0, f"{text}: {IDENTITY!r}: {what}", advice)
         self._fault(IDENTITY, 0, what, ADVICE)
         return Identity(head.directory, "?", segments=tuple((one, one) for one in numbers))
@@ -182,21 +181,23 @@ class Verification:
         listed = Intervals(self._identity.segments)
         for wanted in listed.numbers():
             if segment_name(wanted) not in self._names:
-                self._fault(segment_name(wanted), 0, "it is missing", ADVICE)
+                self._fault(segment_name(wanted), 0, "the file is missing", ADVICE)
         for name in self._names:
             segment, index = number_in(name), number_in(name, ".idx")
             number = segment if segment is not None else index
             if number is None and name != IDENTITY:
-                self._notes.append(f"{self._file(name)}: it is not of the bookie")
+                self._notes.append(f"{self._file(name)}: the file does not belong to the bookie")
             elif number is not None and number not in listed:
                 self._look_at_unlisted(name, number)
 
     def _look_at_unlisted(self, name: str, number: int) -> None:
         last = self._identity.last_segment
         if number <= last or (number == last + 1 and not self._has_frames(number)):
-            self._notes.append(f"{self._file(name)}: a start or a deletion left it unused")
+            self._notes.append(
+                f"{self._file(name)}: the file is unused; a start or a deletion left it"
+            )
         else:
-            what = f"{IDENTITY!r} ends with segment {last}: it is older than this file"
+            what = f"{IDENTITY!r} is older than this file: it lists segments up to {last}"
             self._fault(name, 0, what, ADVICE)
 
     def _has_frames(self, number: int) -> bool:
@@ -217,11 +218,11 @@ class Verification:
         try:
             file = self._disk.open(self._file(name), can_write=False)
         except OSError as error:
-            self._fault(name, 0, f"it cannot be opened: {error}", COPIES)
+            self._fault(name, 0, f"the file cannot be opened: {error}", COPIES)
             return
         try:
             if file.size_bytes < FRAMES_START:
-                what = "it ends here, and had a head and frames: it was emptied, or cut"
+                what = "the file ends here, but had a head and frames: it was emptied or truncated"
                 self._fault(name, file.size_bytes, what, ADVICE)
                 return
             self._check_head(number, file)
@@ -241,19 +242,19 @@ class Verification:
         try:
             head = head_in(data)
         except Newer as error:
-            raise make_refused(self._file(name), 0, f"it has {error}", NEWER) from None
+            raise make_refused(self._file(name), 0, f"the file has {error}", NEWER_ADVICE) from None
         except (NotWhole, ValueError) as error:
-            self._fault(name, 0, f"its head is damaged: {error}", "nothing: it can be read without")
+            self._fault(name, 0, f"the head is damaged: {error}", "nothing: the head is not needed")
             return
         if (head.directory, head.segment) != (self._identity.directory, number):
-            what = f"it is segment {head.segment} of directory {head.directory}"
+            what = f"the file is segment {head.segment} of directory {head.directory}"
             self._fault(name, 0, what, ADVICE)
 
     def _tell(self, number: int) -> Callable[[Walked, int], None]:
         def tell(walked: Walked, end: int) -> None:
             self._judge_last(walked, number)
             if walked.offset != end:
-                what = f"up to offset {walked.offset} there is no whole frame, and there was one"
+                what = f"there is no intact frame up to offset {walked.offset}, but there was one"
                 self._fault(segment_name(number), end, what, COPIES)
                 self._lost.add((number, walked.offset))
             self._last = (number, walked)
@@ -289,13 +290,13 @@ class Verification:
         self._lost.add((segment, last.offset))
         for at in last.bad:
             row = last.front.rows[at]
-            what = f"entry {row.entry} of ledger {row.ledger} fails its check"
+            what = f"entry {row.entry} of ledger {row.ledger} fails its checksum"
             if row.kind != RecordKind.ENTRY:
-                what = f"the state in frame {last.front.sequence} fails its check"
+                what = f"the state in frame {last.front.sequence} fails its checksum"
             self._fault(segment_name(segment), last.offset + row.start, what, COPIES)
 
     def _note_torn(self, segment: int, offset: int) -> None:
-        text = "a write was under way when the process ended; nothing of it was acknowledged"
+        text = "the process ended during a write, and acknowledged nothing of the write"
         self._notes.append(f"{self._file(segment_name(segment))}: offset {offset}: {text}")
 
     def _look_behind(self, number: int, file: DiskFile, walk: Walk) -> None:
@@ -303,7 +304,7 @@ class Verification:
         for at in range(walk.end, file.size_bytes, PIECE_BYTES):
             data, is_whole = bytes_at(file, at, min(PIECE_BYTES, file.size_bytes - at))
             if not is_whole:
-                what = "behind the last frame a sector cannot be read, which may have been one"
+                what = "a sector after the last frame cannot be read; it may have held a frame"
                 self._fault(segment_name(number), at, what, COPIES)
                 self._lost.add((number, walk.end))
                 return
@@ -321,17 +322,17 @@ class Verification:
             data = read_file(self._disk, self._file(name), INDEX_BYTES_MAX)
             sealed = unpack_sealed(data, self._identity.directory, number)
         except Newer as error:
-            raise make_refused(self._file(name), 0, f"it has {error}", NEWER) from None
+            raise make_refused(self._file(name), 0, f"the file has {error}", NEWER_ADVICE) from None
         except (NotWhole, ValueError, OSError) as error:
-            self._fault(name, 0, f"it is damaged: {error}", MAKE_ANEW)
+            self._fault(name, 0, f"the file is damaged: {error}", MAKE_ANEW)
             return
         self._sealed[number] = sealed.last
         if sealed.last >= 0 and self._ends.get(sealed.last) != sealed.end:
-            what = f"its frames were whole up to offset {sealed.end}, with frame {sealed.last}"
+            what = f"the frames were intact up to offset {sealed.end}, frame {sealed.last} included"
             self._fault(segment_name(number), min(end, sealed.end), what, COPIES)
         elif len(self._faults) == faults and (wrong := self._find_misplaced(sealed)):
             ledger, entry = wrong
-            what = f"entry {entry} of ledger {ledger} is not where it says"
+            what = f"entry {entry} of ledger {ledger} is not where the index says"
             self._fault(name, 0, what, MAKE_ANEW)
 
     def _find_misplaced(self, sealed: Sealed) -> tuple[int, int] | None:

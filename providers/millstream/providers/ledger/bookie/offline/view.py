@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millstream.providers.ledger.bookie.directory import ADVICE, Directory, make_refused
+from millstream.providers.ledger.bookie.directory import (
+    ADVICE,
+    NEWER_ADVICE,
+    Directory,
+    make_refused,
+)
 from millstream.providers.ledger.bookie.entry_reader import read_alone
 from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
 from millstream.providers.ledger.bookie.form.identity import (
@@ -61,11 +66,13 @@ def identity_at(disk: Disk, path: str) -> Identity:
     try:
         return identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
     except FileNotFoundError:
-        raise make_refused(file, 0, "there is no such file", "name a bookie's directory") from None
+        raise make_refused(
+            file, 0, "the file does not exist", "give the directory of a bookie"
+        ) from None
     except Newer as error:
-        raise make_refused(file, 0, f"it has {error}", "take that version") from None
+        raise make_refused(file, 0, f"the file has {error}", NEWER_ADVICE) from None
     except (NotWhole, ValueError) as error:
-        raise make_refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+        raise make_refused(file, 0, f"the file is damaged: {error}", ADVICE) from None
 
 
 class View:
@@ -127,14 +134,14 @@ class FileBookies:
     def _view(self, bookie: str) -> View:
         view = self._views.get(bookie)
         if view is None:
-            raise BookieAway(f"the directory of bookie {bookie} is not here")
+            raise BookieAway(f"the directory of bookie {bookie} was not given")
         return view
 
     async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
-        raise BookieAway(f"the directory of bookie {bookie} is only read here")
+        raise BookieAway(f"the directory of bookie {bookie} is open for reading only")
 
     async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
-        raise BookieAway(f"the directory of bookie {bookie} is only read here")
+        raise BookieAway(f"the directory of bookie {bookie} is open for reading only")
 
     async def read(
         self, bookie: str, ledger: int, first: int, entries_max: int, bytes_max: int, term: int, /
