@@ -278,7 +278,7 @@ async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
         words += ["--accept-loss", "--yes", "--gone", away]
         assert await asyncio.to_thread(main, [*words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["last"] == -1
-        with pytest.raises(PublishUnknown, match="a person ended ledger 1 with loss at entry -1"):
+        with pytest.raises(PublishUnknown, match="an operator closed ledger 1 at entry -1 and acc"):
             await silo.stream(WORDS, "k").publish("two")
         async with asyncio.timeout(30):
             await silo.stream(WORDS, "k").publish("three")

@@ -137,7 +137,7 @@ async def test_what_a_topic_lists_is_kept_though_its_row_is_gone(
     await one.ledgers.delete(other)
     await one.census.collect(bookie)
     assert bookie.store.ledgers() == [listed, newest]
-    assert "topic t: its row (topics/) lists ledger 1, and the row of that ledger" in caplog.text
+    assert "topic t: its row (topics/) lists ledger 1, but the row of that ledger" in caplog.text
     await one.topics.update("t", lambda _: TopicRecord("t"))
     await one.census.collect(bookie)
     assert bookie.store.ledgers() == [newest]

@@ -531,10 +531,8 @@ def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
                 count += 1
                 quick.acknowledge(count)
         assert 5 <= count <= 8
-        text = (
-            r"backlog_bytes_max \(4000\) is reached: cursor 'c' has not acknowledged message 1 and"
-        )
-        assert re.search(text + r" [34]\d{3} bytes from there on$", str(full.value))
+        text = r"backlog_bytes_max \(4000\) is reached: cursor 'c' has not acknowledged the"
+        assert re.search(text + r" [34]\d{3} bytes from message 1 on$", str(full.value))
         waiting = topic.append(large(count))
         await asyncio.sleep(0.5)
         assert not waiting.done()

@@ -46,27 +46,27 @@ def test_a_ledger_that_says_what_its_topic_says_is_accepted() -> None:
     [
         (
             {"topic": "other"},
-            "its row (topics/) lists ledger 7 from message 40 on; the row of that ledger "
-            "(ledgers/) says: topic other, from message 40 on; one of the two is damaged",
+            "its row (topics/) lists ledger 7 from message 40 on, but the row of that ledger "
+            "(ledgers/) has topic other, from message 40 on; one of the two is damaged",
         ),
         (
             {"first": 41},
-            "its row (topics/) lists ledger 7 from message 40 on; the row of that ledger "
-            "(ledgers/) says: topic t, from message 41 on; one of the two is damaged",
+            "its row (topics/) lists ledger 7 from message 40 on, but the row of that ledger "
+            "(ledgers/) has topic t, from message 41 on; one of the two is damaged",
         ),
         (
             {"state": LedgerState.RECOVERING},
-            "its row (topics/) lists ledger 7 with its end at entry 5; the row of that ledger "
+            "its row (topics/) lists ledger 7 with its end at entry 5, but the row of that ledger "
             "(ledgers/) has no end: it is recovering; one of the two is damaged",
         ),
         (
             {"last": 6},
-            "its row (topics/) lists ledger 7 with 900 bytes up to entry 5; the row of that "
+            "its row (topics/) lists ledger 7 with 900 bytes up to entry 5, but the row of that "
             "ledger (ledgers/) has 900 bytes up to entry 6; one of the two is damaged",
         ),
         (
             {"length": 901},
-            "its row (topics/) lists ledger 7 with 900 bytes up to entry 5; the row of that "
+            "its row (topics/) lists ledger 7 with 900 bytes up to entry 5, but the row of that "
             "ledger (ledgers/) has 901 bytes up to entry 5; one of the two is damaged",
         ),
     ],
@@ -81,7 +81,7 @@ def test_a_ledger_that_says_something_else_is_refused_with_both(
 
 def test_a_ledger_that_is_listed_and_gone_is_named() -> None:
     text = (
-        "topic t: its row (topics/) lists ledger 7, and the row of that ledger (ledgers/) is gone"
+        "topic t: its row (topics/) lists ledger 7, but the row of that ledger (ledgers/) is gone"
     )
     assert str(make_listed_and_gone("t", 7)).startswith(text)
 

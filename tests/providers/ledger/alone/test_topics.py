@@ -473,7 +473,7 @@ def test_a_quorum_that_cannot_be_names_the_three_values(
 async def test_what_cannot_be_produced_is_refused_before_it_is_sent() -> None:
     async with Machine().topics(options=LedgerTopicOptions(entry_bytes_max=1_000)) as topics:
         orders = await topics.topic("orders")
-        with pytest.raises(ValueError, match="entry_bytes_max leaves 966: cut it up"):
+        with pytest.raises(ValueError, match="entry_bytes_max leaves 966: split"):
             await orders.produce(None, bytes(1_000))
         with pytest.raises(TypeError, match="value of a message is a str; it must be bytes"):
             await orders.produce(None, "x")  # type: ignore[arg-type]

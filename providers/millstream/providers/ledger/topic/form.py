@@ -127,7 +127,7 @@ def pack(head: EntryHead, body: Sequence[TopicMessage] | Sequence[KnownProducer]
 def head_of(payload: bytes) -> EntryHead:
     """Return the fields before the messages. Raises EntryDamaged."""
     if len(payload) < HEAD.size:
-        raise EntryDamaged(f"an entry of a topic has {HEAD.size} bytes at least: {len(payload)}")
+        raise EntryDamaged(f"a topic entry has {len(payload)} bytes; its header has {HEAD.size}")
     return EntryHead(*HEAD.unpack_from(payload))
 
 
@@ -138,8 +138,8 @@ def messages_of(payload: bytes) -> list[TopicMessage]:
         return []
     messages = decode(MESSAGES, payload)
     if len(messages) != head.messages:
-        text = f"the entry with message {head.first} says that it has {head.messages}"
-        raise EntryDamaged(f"{text} messages: there are {len(messages)}")
+        text = f"the entry with message {head.first} has {len(messages)} messages"
+        raise EntryDamaged(f"{text}, but its header says {head.messages}")
     return messages
 
 
@@ -153,4 +153,4 @@ def decode(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
     try:
         return decoder.decode(memoryview(payload)[HEAD.size :])
     except msgspec.MsgspecError as error:
-        raise EntryDamaged(f"an entry has no messages of a topic: {error}") from error
+        raise EntryDamaged(f"a topic entry cannot be decoded: {error}") from error

@@ -107,5 +107,6 @@ class LedgerTopicOptions:
         if self.entry_bytes_max > self.in_flight_bytes_max:
             raise ConfigError(
                 f"LedgerTopicOptions.entry_bytes_max is {self.entry_bytes_max}, "
-                f"in_flight_bytes_max is {self.in_flight_bytes_max}: need entry_bytes_max <= it"
+                f"in_flight_bytes_max is {self.in_flight_bytes_max}: need entry_bytes_max <= "
+                "in_flight_bytes_max"
             )

@@ -145,8 +145,8 @@ def make_opening(
     def take(found: TopicRecord | None) -> TopicRecord:
         record = found or TopicRecord(topic)
         if record.epoch > epoch or (record.epoch == epoch and record.holder != holder):
-            text = f"topic {topic}: {record.holder} has epoch {record.epoch}"
-            raise QueueFenced(f"{text}; {holder} comes with {epoch}")
+            text = f"topic {topic}: the owner {record.holder} has epoch {record.epoch}"
+            raise QueueFenced(f"{text}; {holder} cannot open the topic in epoch {epoch}")
         return msgspec.structs.replace(
             record,
             epoch=epoch,
@@ -167,8 +167,11 @@ def make_owned_change(
         if found is None:
             raise QueueFenced(f"the topic was deleted; its owner had epoch {own.epoch}")
         if found.owner != own.owner or found.holder != own.holder:
-            text = f"topic {found.topic}: {found.holder} has epoch {found.epoch}, opening"
-            raise QueueFenced(f"{text} {found.opening}; this one has {own.epoch}, {own.opening}")
+            text = (
+                f"topic {found.topic}: the owner {found.holder} has epoch {found.epoch}, opening "
+            )
+            text += f"{found.opening}; this one has epoch {own.epoch}, opening {own.opening}"
+            raise QueueFenced(text)
         return change(found)
 
     return check
@@ -178,9 +181,9 @@ def contradiction(topic: str, what: str) -> Corrupt:
     """Return the error for two rows of a topic, or a row and its ledger, that contradict each
     other."""
     text = (
-        f"topic {show_text(topic)}: {what}; one of the two is damaged or older than it was: stop "
+        f"topic {show_text(topic)}: {what}; one of the two is damaged or older than before: stop "
     )
-    return Corrupt(f"{text}the processes that use the store, and restore the newest backup of it")
+    return Corrupt(f"{text}all processes that use the store, and restore its newest backup")
 
 
 def make_listed_and_gone(topic: str, ledger: int) -> Corrupt:
@@ -188,7 +191,7 @@ def make_listed_and_gone(topic: str, ledger: int) -> Corrupt:
 
     This is damage: a ledger leaves the list before its row is deleted.
     """
-    text = f"its row (topics/) lists ledger {ledger}, and the row of that ledger (ledgers/) is gone"
+    text = f"its row (topics/) lists ledger {ledger}, but the row of that ledger (ledgers/) is gone"
     return contradiction(topic, text)
 
 
@@ -196,16 +199,18 @@ def refuse_other(topic: str, span: LedgerSpan, record: LedgerRecord) -> None:
     """Raise Corrupt unless the row of a ledger agrees with the topic's list."""
     listed = f"its row (topics/) lists ledger {span.ledger}"
     if (record.topic, record.first) != (topic, span.first):
-        text = f"{listed} from message {span.first} on; the row of that ledger (ledgers/) says: "
+        text = f"{listed} from message {span.first} on, but the row of that ledger (ledgers/) has "
         text += f"topic {show_text(record.topic)}, from message {record.first} on"
         raise contradiction(topic, text)
     if not span.is_sealed:
         return
     if record.state is not LedgerState.CLOSED:
-        text = f"{listed} with its end at entry {span.last}; the row of that ledger (ledgers/) "
+        text = f"{listed} with its end at entry {span.last}, but the row of that ledger (ledgers/) "
         raise contradiction(topic, f"{text}has no end: it is {record.state.value}")
     if (record.last, record.length) != (span.last, span.size_bytes):
-        text = f"{listed} with {span.size_bytes} bytes up to entry {span.last}; the row of that "
+        text = (
+            f"{listed} with {span.size_bytes} bytes up to entry {span.last}, but the row of that "
+        )
         text += f"ledger (ledgers/) has {record.length} bytes up to entry {record.last}"
         raise contradiction(topic, text)
 

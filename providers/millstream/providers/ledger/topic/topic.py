@@ -191,7 +191,9 @@ class Topic:
 
     async def let_go(self) -> None:
         """End like a crash: nothing more is written, and ledgers stay open."""
-        self._writer.stop(QueueUnavailable(f"topic {show_text(self.name)} is closed here"))
+        self._writer.stop(
+            QueueUnavailable(f"topic {show_text(self.name)} is closed in this process")
+        )
         await self._writer.let_go()
         self.cursors.let_go()
         await self._trimmer.aclose()

@@ -189,7 +189,7 @@ class Topics:
                 try:
                     await self.sweep()
                 except StorageError as error:
-                    log.info("ledgers without a topic were not looked for: %s", error)
+                    log.info("could not look for ledgers without a topic: %s", error)
 
     async def _is_orphan(self, record: LedgerRecord) -> bool:
         is_young = self._home.clock.wall_s() - record.created_s < ORPHAN_AFTER_S
@@ -214,7 +214,7 @@ class Topics:
         except LedgerGone:  # it was deleted, or its deletion stopped halfway
             return True
         except (LedgerError, StorageError) as error:
-            log.info("ledger %d is left for later: %s", ledger, error)
+            log.info("the deletion of ledger %d is postponed: %s", ledger, error)
             return False
         return True
 
@@ -222,7 +222,7 @@ class Topics:
         try:
             await self._home.ledgers.delete(ledger)
         except LedgerError as error:
-            log.info("ledger %d is left for later: %s", ledger, error)
+            log.info("the deletion of ledger %d is postponed: %s", ledger, error)
             return False
         return True
 

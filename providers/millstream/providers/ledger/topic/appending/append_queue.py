@@ -82,7 +82,7 @@ class AppendQueue:
         producers = producers_of(gone)
         if not producers:
             return
-        text = f"{self._what}: what its producer gave before it was not sent, so this was not"
+        text = f"{self._what}: not sent, because an earlier append of the producer was not sent"
         for _ in range(len(self.appends)):
             append = self.take()
             own = producers_of([append])

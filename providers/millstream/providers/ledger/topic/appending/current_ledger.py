@@ -131,8 +131,10 @@ class CurrentLedger:
             self._drained = None
         end, ledger = await self._end_of(writer), writer.ledger
         if end.lost:
-            text = f"topic {show_text(self._owned.name)}: a person ended ledger {ledger} with loss"
-            raise QueueUnavailable(f"{text} at entry {end.last}: open it again")
+            text = (
+                f"topic {show_text(self._owned.name)}: an operator closed ledger {ledger} at entry "
+            )
+            raise QueueUnavailable(f"{text}{end.last} and accepted a loss: open the topic again")
         while outbox.sent and 0 <= outbox.sent[0].entry <= end.last:
             batch = outbox.sent[0]
             outbox.confirm(batch)
@@ -168,7 +170,8 @@ class CurrentLedger:
         """
         record = self._owned.record
         if len(record.spans) >= LEDGERS_MAX:
-            text = f"it has {LEDGERS_MAX} ledgers: acknowledge, or keep what was for a shorter time"
+            text = f"the topic has {LEDGERS_MAX} ledgers (LEDGERS_MAX): acknowledge messages, or "
+            text += "lower retention_s and retention_bytes"
             raise QueueFull(text)
         if self._fresh is None:
             self._fresh = await self._ledgers.create(

@@ -114,13 +114,13 @@ async def end_of(ledgers: Ledgers, topic: str, span: LedgerSpan) -> LedgerSpan:
     first, last = await edges_of(ledgers, record)
     if first is not None and not record.lost and first.first != span.first:
         text = f"its row (topics/) lists ledger {span.ledger} from message {span.first} on; the "
-        raise contradiction(topic, f"{text}first entry of that ledger begins with {first.first}")
+        raise contradiction(topic, f"{text}first entry of that ledger is of message {first.first}")
     end, left_out = span.first if last is None else last.end, 0
     # consumers that handled lost messages must not mistake new ones for them
     if record.is_end_lost:
         left_out = LEFT_OUT
         log.warning(
-            "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
+            "%s: the messages of ledger %d from message %d on are lost; the next message is %d",
             show_text(record.topic),
             span.ledger,
             end,
@@ -220,7 +220,7 @@ async def entry_at(reader: TopicLedgerReader, entry: int) -> Entry:
     """Return one entry of a closed ledger. Raises LedgerError."""
     found = await reader.read(entry, 1, 1)
     if not found:
-        raise NotRecoverable(f"entry {entry} of a closed ledger cannot be read")
+        raise NotRecoverable(f"ledger {reader.record.ledger}: entry {entry} cannot be read")
     return found[0]
 
 
@@ -245,7 +245,7 @@ async def entries_of(reader: TopicLedgerReader, first: int, last: int) -> AsyncI
             first = lost.last + 1
             continue
         if not found:
-            raise NotRecoverable(f"entry {first} of a closed ledger cannot be read")
+            raise NotRecoverable(f"ledger {reader.record.ledger}: entry {first} cannot be read")
         for entry in found:
             yield entry
         first += len(found)

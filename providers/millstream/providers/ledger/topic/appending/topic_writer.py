@@ -43,6 +43,7 @@ __all__ = ["TopicWriter"]
 log = logging.getLogger("millstream.ledger")
 
 BETWEEN_MOVES = Backoff(first_s=0.02, ceiling_s=1.0)
+MAY_BE_STORED = "the messages may be stored, now or later"
 
 
 class TopicWriter:
@@ -90,7 +91,7 @@ class TopicWriter:
         self._end: StreamError | None = None
         self._is_closing = False
         self._attempts = 0  # to change the ledger, since an entry was confirmed
-        self._why = "one is being made"  # why there is no ledger
+        self._why = "a ledger is being created"  # why there is no ledger
         self._full = ""  # why the next append finds no room
 
     @property
@@ -101,7 +102,7 @@ class TopicWriter:
     def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:
         """See `Topic.append`."""
         if self._is_closing:
-            raise QueueUnavailable(f"{self._what} is closed here")
+            raise QueueUnavailable(f"{self._what} is closed in this process")
         if self._end is not None:
             raise type(self._end)(*self._end.args)
         size, is_marked = measure(self._what, messages, self._options.entry_bytes_max)
@@ -200,8 +201,8 @@ class TopicWriter:
 
         The outcome of these entries is unknown.
         """
-        text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s: {self._why}"
-        self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"))
+        text = f"{self._what}: no writable ledger for {self._options.enqueue_wait_s} s: {self._why}"
+        self._outbox.give_up(PublishUnknown(f"{text}; {MAY_BE_STORED}"))
 
     def _arm(self) -> None:
         """Set a timer for the first deadline."""
@@ -215,14 +216,14 @@ class TopicWriter:
         self._timer = None
         now_s, wait_s = self._clock.now(), self._options.enqueue_wait_s
         self._waiting.expire(now_s, self._late())
-        text = f"{self._what}: its bookies have not answered within {wait_s} s"
+        text = f"{self._what}: the bookies did not answer within {wait_s} s"
         if self._ledger.trouble:
             text += f": {self._ledger.trouble}"
-        self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"), now_s)
+        self._outbox.give_up(PublishUnknown(f"{text}; {MAY_BE_STORED}"), now_s)
         self._arm()
 
     def _late(self) -> StreamError:
-        waited = f"{self._what}: nothing was sent within {self._options.enqueue_wait_s} s"
+        waited = f"{self._what}: the append was not sent within {self._options.enqueue_wait_s} s"
         if self._is_open():
             return QueueFull(f"{waited}: {self._full}")
         return QueueUnavailable(f"{waited}: there is no ledger to append to: {self._why}")
@@ -233,7 +234,7 @@ class TopicWriter:
             return
         self._end = error
         self._ledger.stop_draining()
-        self._outbox.give_up(PublishUnknown(f"{self._what}: it may be stored: {error}"))
+        self._outbox.give_up(PublishUnknown(f"{self._what}: {MAY_BE_STORED}: {error}"))
         self._waiting.fail_all(error)
         if self._timer is not None:
             self._timer.cancel()
@@ -246,7 +247,7 @@ class TopicWriter:
         recovers it.
         """
         self._is_closing = True
-        closed = QueueUnavailable(f"{self._what} is closed here")
+        closed = QueueUnavailable(f"{self._what} is closed in this process")
         self._waiting.fail_all(closed)
         try:
             async with asyncio.timeout(2 * self._options.enqueue_wait_s):
@@ -265,7 +266,12 @@ class TopicWriter:
             await self._ledger.seal(self._options.enqueue_wait_s)
             await self._ledger.list_end()
         except (LedgerError, StorageError, QueueFenced) as error:
-            log.info("%s is left as it is: %s: %s", self._what, type(error).__name__, error)
+            log.info(
+                "%s: the ledger stays open for the next owner: %s: %s",
+                self._what,
+                type(error).__name__,
+                error,
+            )
 
     async def let_go(self) -> None:
         """End like a crash: ledgers stay open."""
@@ -289,6 +295,6 @@ def measure(topic: str, messages: Sequence[TopicMessage], entry_bytes_max: int) 
             is_marked, size = True, size_of(message)
         if size > limit:
             text = f"a message of {len(payload)} bytes takes {size} in an entry"
-            raise ValueError(f"{topic}: {text}; entry_bytes_max leaves {limit}: cut it up")
+            raise ValueError(f"{topic}: {text}; entry_bytes_max leaves {limit}: split the message")
         total += size
     return total, is_marked

@@ -71,8 +71,8 @@ def cursor_rows(metadata: Metadata) -> RecordRows[CursorKey, CursorRecord]:
 def check_owner(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
     """Raise QueueFenced if a later owner of the topic has the cursor."""
     if found is not None and found.owner > owner:
-        text = f"cursor {key[1]} of topic {key[0]}: epoch {found.owner[0]}, opening"
-        raise QueueFenced(f"{text} {found.owner[1]} has it; this one has {owner}")
+        text = f"cursor {key[1]} of topic {key[0]} belongs to epoch {found.owner[0]}, opening "
+        raise QueueFenced(f"{text}{found.owner[1]}; this owner has {owner[0]}, {owner[1]}")
 
 
 async def begin(
@@ -220,7 +220,7 @@ class Cursor:
         first, self._gap = self._gap, 0
         self._next = max(self._next, first)
         self._on_change()
-        text = f"cursor {self.name}: messages before {first} are gone"
+        text = f"cursor {self.name}: messages before {first} were dropped"
         raise CursorTooOld(text, first=first)
 
     def acknowledge(self, upto: int, also: Sequence[int] = ()) -> None:
@@ -343,7 +343,7 @@ class Cursor:
             await self._rows.update((record.topic, record.cursor), write, pins)
         except (QueueFenced, StorageError) as error:
             if isinstance(error, Corrupt) and not self._is_damaged:
-                log.error("what was acknowledged cannot be stored: %s", error)
+                log.error("acknowledgements cannot be stored: %s", error)
             self._is_damaged = isinstance(error, Corrupt)
             return error
         self._stored, self.stored_mark = changes, record.mark

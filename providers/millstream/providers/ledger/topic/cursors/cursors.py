@@ -221,7 +221,7 @@ class Backlog:
             who = "no cursor has"
             if slowest is not None:
                 who = f"cursor {show_text(slowest.name)!r} has not"
-            behind = f"{who} acknowledged message {first} and {unread} bytes from there on"
+            behind = f"{who} acknowledged the {unread} bytes from message {first} on"
             return f"backlog_bytes_max ({limit}) is reached: {behind}"
         kept = first_within(spans, max(0, limit - size_bytes))
         self._cursors.evict(min(kept, self._outbox.confirmed + 1))
@@ -234,7 +234,7 @@ def refuse_ahead(record: CursorRecord, end: int) -> None:
     last = max([record.mark, *(end for _, end in record.ranges)])
     if last >= end:
         text = f"its cursor {show_text(record.cursor)} (cursors/) has acknowledged message {last}"
-        raise contradiction(record.topic, f"{text}, and its ledgers end before message {end}")
+        raise contradiction(record.topic, f"{text}, but its ledgers end before message {end}")
 
 
 def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
@@ -246,7 +246,7 @@ def with_cursor(record: TopicRecord, name: str, limit: int) -> TopicRecord:
         return record
     if len(record.cursors) >= limit:
         text = f"topic {show_text(record.topic)} has {limit} cursors, cursors_max is {limit}"
-        raise ConfigError(f"{text}: drop one of them")
+        raise ConfigError(f"{text}: drop one of them, or raise cursors_max")
     return msgspec.structs.replace(record, cursors=(*record.cursors, name))
 
 

@@ -100,8 +100,10 @@ class OwnerReader:
                 end = self._end_in(span)
                 if found := await self._pages.read(span, number, messages_max, bytes_max, end):
                     return found
-                text = f"message {number} is before the end, {self.end}, and ledger {span.ledger}"
-                raise contradiction(self._owned.name, f"{text} has it in none of its {end} entries")
+                text = (
+                    f"message {number} is before the end, {self.end}, but is in none of the {end} "
+                )
+                raise contradiction(self._owned.name, f"{text}entries of ledger {span.ledger}")
             except MessagesLost as lost:
                 text = f"topic {show_text(self._owned.name)}: {lost}"
                 raise CursorTooOld(text, first=lost.first) from None

@@ -42,7 +42,9 @@ class MessagesLost(LedgerError):
 
     def __init__(self, number: int, first: int) -> None:
         self.first = first
-        super().__init__(f"messages {number} to {first - 1} are lost, and that was accepted")
+        super().__init__(
+            f"messages {number} to {first - 1} are lost; an operator accepted the loss"
+        )
 
 
 class OpenLedger:
@@ -115,8 +117,10 @@ class OpenLedger:
             return True
         due = page.found[-1].number + 1 if page.found else number
         if head.first > due:
-            text = f"message {due} is in no entry of ledger {self.reader.record.ledger}: entry"
-            raise contradiction(self.topic, f"{text} {entry} begins with message {head.first}")
+            text = (
+                f"no entry of ledger {self.reader.record.ledger} has message {due}: entry {entry}"
+            )
+            raise contradiction(self.topic, f"{text} begins with message {head.first}")
         has_room = page.take(head.first, head.time_ms, messages_of(payload), number)
         next_number = page.found[-1].number + 1
         if not has_room or next_number == head.end:
@@ -177,7 +181,9 @@ class Pages:
                     entry, is_given_up = await opened.behind(lost, number, end), True
                     continue
                 if not found:
-                    text = f"entry {entry} of ledger {span.ledger} is confirmed, and is not given"
+                    text = (
+                        f"entry {entry} of ledger {span.ledger} is confirmed, but was not returned"
+                    )
                     raise contradiction(self._topic, text)
                 for at, one in enumerate(found, entry):
                     if not opened.take(at, one.payload, number, page):
@@ -187,8 +193,10 @@ class Pages:
                 return page.found
             if is_given_up:
                 raise MessagesLost(number, span.end)
-            text = f"its row (topics/) lists ledger {span.ledger} up to message {span.end - 1}; no "
-            raise contradiction(self._topic, f"{text}entry of that ledger has message {number}")
+            text = (
+                f"its row (topics/) lists ledger {span.ledger} up to message {span.end - 1}, but "
+            )
+            raise contradiction(self._topic, f"{text}no entry of that ledger has message {number}")
 
     async def seek_in(
         self,

@@ -86,7 +86,7 @@ class TopicReader:
                 return found
             found = await self._read(await self._look(), number, messages_max, bytes_max)
             if not found and number < self._record.next:
-                text = f"its row (topics/) says that the next message is {self._record.next}, and "
+                text = f"its row (topics/) says that the next message is {self._record.next}, but "
                 raise contradiction(self._name, f"{text}lists no ledger with message {number}")
             return found
         except MessagesLost as lost:
@@ -184,8 +184,8 @@ def span_of(record: TopicRecord, number: int) -> LedgerSpan | None:
 def refuse_trimmed(record: TopicRecord, number: int) -> None:
     """Raise CursorTooOld if a message was deleted."""
     if number < record.trimmed:
-        text = f"topic {show_text(record.topic)}: message {number} is gone"
-        raise CursorTooOld(f"{text}, {record.trimmed} is the first", first=record.trimmed)
+        text = f"topic {show_text(record.topic)}: message {number} was dropped"
+        raise CursorTooOld(f"{text}; the first one left is {record.trimmed}", first=record.trimmed)
 
 
 def make_unreadable(topic: str, error: Exception) -> QueueUnavailable:
