@@ -51,7 +51,7 @@ def test_a_gap_that_a_read_meets_is_told_by_the_start_that_follows_and_once() ->
         (one,) = await receiver.read(1, 10**6, 0.0)
         assert one.token == Token(ERA, 1)
         await fill(desk, 40)
-        with pytest.raises(QueueUnavailable, match="are gone: start again"):
+        with pytest.raises(QueueUnavailable, match="were dropped; start a new receiver"):
             await receiver.read(1, 10**6, 0.0)
         await receiver.aclose()
         receiver = LedgerReceiver(desk, "q", 1, ERA)

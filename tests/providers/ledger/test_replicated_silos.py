@@ -379,7 +379,7 @@ def test_who_cannot_publish_hears_why_the_owner_does_not_take_it(
             for name in silos.cluster.names:
                 failed = await outcome(silos.publish(name, "a"))
                 assert isinstance(failed, EnqueueFailed)
-                text = "nothing is stored, no silo writes it yet after 2 s: ledger 7 lacks entry 9"
+                text = "because no silo opened the queue within 2 s: ledger 7 lacks entry 9"
                 assert text in str(failed.cause)
 
     run(main, 1)

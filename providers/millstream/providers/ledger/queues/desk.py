@@ -84,12 +84,14 @@ class Desk:
         """Return the next epoch of a topic within the epoch of its queue. Raises QueueFenced,
         QueueUnavailable."""
         if last // EPOCHS_BETWEEN > epoch:
-            text = f"{queue}: its topic was opened in epoch {last // EPOCHS_BETWEEN}"
-            raise QueueFenced(f"{text}, epoch {epoch} is over")
+            text = f"{queue}: the topic was opened in epoch {last // EPOCHS_BETWEEN}"
+            raise QueueFenced(f"{text}, and epoch {epoch} is older")
         first = epoch * EPOCHS_BETWEEN
         if last == first + EPOCHS_BETWEEN - 1:
-            text = f"{queue}: its topic was opened {EPOCHS_BETWEEN} times in epoch {epoch}"
-            raise QueueUnavailable(f"{text}; another owner goes on")
+            text = (
+                f"{queue}: the topic was opened {EPOCHS_BETWEEN} times in epoch {epoch}, the limit"
+            )
+            raise QueueUnavailable(f"{text}; the next owner continues")
         return max(first, last + 1)
 
     async def _open(self, queue: QueueId, epoch: int) -> Topic:
@@ -97,7 +99,7 @@ class Desk:
             found = self._topics.get(queue)
             if found is not None:
                 if found.epoch > epoch:
-                    text = f"{queue} is written in epoch {found.epoch}, not {epoch}"
+                    text = f"{queue} is written in epoch {found.epoch}; epoch {epoch} is older"
                     raise QueueFenced(text)
                 await self._close(queue, found)
             try:

@@ -46,10 +46,8 @@ class Directories:
         self.is_replicated = SILO in self._given
         rest = self._given.replace(SILO, "", 1)
         if "{" in rest or "}" in rest:
-            text = (
-                f"LedgerQueues(directory) is {show_text(self._given)}: of what stands in braces it "
-            )
-            raise ConfigError(f"{text}may have {SILO} alone, and that once: the silo's name")
+            text = f"LedgerQueues(directory) is {show_text(self._given)}: braces may only hold"
+            raise ConfigError(f"{text} {SILO}, the silo's name, and only once")
 
     @property
     def quorum(self) -> Quorum:
@@ -66,8 +64,8 @@ class Directories:
         if quorum is not None and not self.is_replicated and quorum != EMBEDDED:
             text = f"LedgerOptions.settings.quorum is ({', '.join(map(str, quorum))})"
             raise ConfigError(
-                f"{text}, and {show_text(self._given)} is one directory for all silos, with one "
-                "bookie: leave the quorum, or give each silo a directory: "
+                f"{text}, but {show_text(self._given)} is one directory for all silos, with one "
+                "bookie: omit the quorum, or give each silo its own directory: "
                 f"{show_text(self._given)}/{SILO}"
             )
 
@@ -86,11 +84,11 @@ class Directories:
         size = len(name.encode())
         if name == silo:
             text = f"LedgerQueues({show_text(repr(self._given))}): this silo has no name"
-            raise ConfigError(f"{text}: give it one that it keeps, Silo(name=...)")
+            raise ConfigError(f"{text}: give it a permanent name, Silo(name=...)")
         if NO_NAME.search(name) or name in {".", ".."} or size > NAME_BYTES_MAX:
             text = f"LedgerQueues({show_text(repr(self._given))}): the silo's name"
             raise ConfigError(
-                f"{text}, {show_text(repr(name))}, is not part of a path: "
-                f"1 to {NAME_BYTES_MAX} bytes, no /"
+                f"{text}, {show_text(repr(name))}, cannot be part of a path: "
+                f"write 1 to {NAME_BYTES_MAX} bytes, without / and control characters"
             )
         return Home(self._template.replace(SILO, name), self._given, name)

@@ -64,5 +64,6 @@ class LedgerOptions:
         if entry > limit:
             raise ConfigError(
                 f"LedgerOptions.topic.entry_bytes_max is {self.topic.entry_bytes_max}, "
-                f"bookie.entry_bytes_max is {limit}: need topic's + {HEAD_BYTES} <= bookie's"
+                f"bookie.entry_bytes_max is {limit}: need topic.entry_bytes_max + {HEAD_BYTES} <= "
+                "bookie.entry_bytes_max"
             )

@@ -48,13 +48,15 @@ class LedgerReceiver:
         try:
             cursor = self._cursor = await topic.cursors.open(CURSOR)
         except StorageError as error:
-            raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
+            raise QueueUnavailable(
+                f"{self._queue}: the stored position cannot be read: {error}"
+            ) from None
         # messages before `after` are read by lagging cursors: they are not acknowledged
         done = 0 if after is None else after.seq
         cursor.rewind(done + 1)
         first = cursor.take_gap(done)
         if first is not None:
-            text = f"{self._queue}: messages before {first} are gone"
+            text = f"{self._queue}: messages before {first} were dropped"
             raise CursorTooOld(text, first=Token(self._era, first))
 
     async def read(
@@ -80,7 +82,7 @@ class LedgerReceiver:
         except CursorTooOld as error:
             cursor.tell_later(error.first)  # for the next receiver
             self._has_failed = True
-            raise QueueUnavailable(f"{self._queue}: {error}: start again") from None
+            raise QueueUnavailable(f"{self._queue}: {error}; start a new receiver") from None
         except QueueUnavailable:
             if self._topic is None:
                 return []  # it was closed in the meantime
@@ -94,7 +96,9 @@ class LedgerReceiver:
         try:
             await cursor.flush()
         except StorageError as error:
-            raise QueueUnavailable(f"{self._queue}: not acknowledged yet: {error}") from None
+            raise QueueUnavailable(
+                f"{self._queue}: the acknowledgement is not stored yet: {error}"
+            ) from None
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """Nothing to do: the next receiver of a log reads unacknowledged messages again."""
@@ -120,7 +124,7 @@ class LedgerReceiver:
 
     def _find_started(self) -> Cursor:
         if self._cursor is None:
-            raise QueueUnavailable(f"{self._queue}: this receiver is not started, or closed")
+            raise QueueUnavailable(f"{self._queue}: this receiver is not started, or is closed")
         return self._cursor
 
 

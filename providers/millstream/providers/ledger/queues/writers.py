@@ -85,7 +85,7 @@ class Writers:
         try:
             (await self._ask(queue, here, there)).check()
         except PublishUnknown as error:
-            raise QueueUnavailable(f"{error}; again is harmless") from None
+            raise QueueUnavailable(f"{error}; a retry does no harm") from None
 
     async def _ask(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer:
         """Return the answer of the writer. Raises QueueUnavailable, PublishUnknown."""
@@ -100,8 +100,8 @@ class Writers:
             attempt += 1
             pause_s = BETWEEN_TRIES.delay_s(attempt, self._host.clock.uniform(0.0, 1.0))
             if self._host.clock.now() + pause_s > until_s:
-                text = f"{queue}: nothing is stored, no silo writes it yet"
-                raise QueueUnavailable(f"{text} after {self._wait_s:g} s{why}")
+                text = f"{queue}: nothing is stored, because no silo opened the queue"
+                raise QueueUnavailable(f"{text} within {self._wait_s:g} s{why}")
             await asyncio.sleep(pause_s)
 
     async def _try(self, queue: QueueId, here: Call, there: CallOf) -> WriterAnswer | None:
@@ -122,7 +122,7 @@ class Writers:
         try:
             owner = await self._host.owner(queue)
         except StorageError as error:
-            raise QueueUnavailable(f"{queue}: who writes it cannot be read: {error}") from None
+            raise QueueUnavailable(f"{queue}: the owner cannot be read: {error}") from None
         if owner is None:
             return None
         silo = owner[0]
@@ -154,4 +154,4 @@ class Writers:
 
     def _unknown(self, silo: str, queue: QueueId, error: Exception) -> PublishUnknown:
         self._writers.pop(queue, None)
-        return PublishUnknown(f"{queue}: may have been accepted by {silo}: {error}")
+        return PublishUnknown(f"{queue}: silo {silo} may have accepted the request: {error}")
