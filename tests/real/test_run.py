@@ -214,7 +214,7 @@ async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -
     shared = ("run_app:make_ledger", "--membership", "sqlite:data", "--store", "sqlite:data")
     async with run(folder, *shared, "--bookie", "--name", "shelf") as bookie:
         _, gateway, _, grains = (await bookie.until(ACTIVE)).groups()
-        assert grains == "none" and "runs here, start 1" in bookie.told
+        assert grains == "none" and "runs here, boot number 1" in bookie.told
         async with run(folder, *shared) as whole:
             await whole.until(ACTIVE)
             async with connect(gateway) as client:
@@ -222,7 +222,7 @@ async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -
             assert "runs here" not in whole.told
             bookie.process.send_signal(signal.SIGTERM)
             assert await bookie.ended() == 0
-            await whole.until("runs here, start 2")
+            await whole.until("runs here, boot number 2")
 
 
 def close_stdin() -> None:

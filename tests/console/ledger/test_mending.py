@@ -124,7 +124,7 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     assert facts["last"] == -1 and not facts["is_lost"] and not facts["had_end"]
     assert shop.say("ls", "--json").value["ledgers"][0]["state"] == "recovering"
     said = shop.say(*words, "--accept-loss", "--yes")
-    assert said.code == 1 and "may come back: wait until it is lost, or say --gone" in said.error
+    assert said.code == 1 and "may return: wait until it is lost, or give --gone" in said.error
     (away,) = facts["away_bookies"]
     said = shop.say(*words, "--accept-loss", "--yes", "--gone", away[:3])
     assert said.code == 1 and "say 4 characters of the UUID, or more" in said.error
@@ -272,7 +272,7 @@ async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
         assert await asyncio.to_thread(main, [*words, "--accept-loss"]) == 1
         assert "say it again with --yes" in capsys.readouterr().out
         assert await asyncio.to_thread(main, [*words, "--accept-loss", "--yes"]) == 1
-        assert "wait until it is lost, or say --gone" in capsys.readouterr().err
+        assert "wait until it is lost, or give --gone" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--accept-loss", "--json"]) == 1
         (away,) = json.loads(capsys.readouterr().out)["away_bookies"]
         words += ["--accept-loss", "--yes", "--gone", away]

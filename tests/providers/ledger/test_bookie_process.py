@@ -43,7 +43,7 @@ async def test_others_publish_to_it_and_read_from_it(
     bookie = silo(tmp_path, table, store)
     bookie.reduce_to_bookie()
     async with bookie:
-        assert caplog.text.count("runs here, start 1") == 1
+        assert caplog.text.count("runs here, boot number 1") == 1
         async with silo(tmp_path, table, store) as whole:
             for word in ("a", "b", "c"):
                 await whole.stream(WORDS, "k").publish(word)

@@ -60,7 +60,7 @@ def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
 def test_a_process_that_hangs_and_keeps_the_lock_is_named_with_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    text = "another process has the lock of this directory, and no live silo runs its bookie"
+    text = "another process has the lock of this directory, but no live silo runs its bookie"
 
     async def driver(simulation: Simulation) -> None:
         async with cluster_on(simulation, 3) as cluster:
@@ -109,5 +109,5 @@ def test_a_collection_that_cannot_read_its_rows_is_no_bookie_that_cannot_run(
 
     run(driver, 1)
     said = [text for text in caplog.messages if "/ledger: " in text and "rows of ledgers" in text]
-    assert len(said) == 1 and "keeps what was deleted until the rows of ledgers can be" in said[0]
-    assert "its bookie cannot run" not in caplog.text
+    assert len(said) == 1 and "keeps deleted entries until the rows of ledgers can be" in said[0]
+    assert "the bookie cannot run" not in caplog.text

@@ -124,7 +124,7 @@ def test_a_queue_whose_ledger_is_lost_with_all_its_bookies_goes_on_behind_it() -
             told = await ask(simulation, False, record.ledger)
             assert len(told.away) == 3 and not told.lost
             refused = await ask(simulation, True, record.ledger)
-            assert "may come back: wait until it is lost" in refused.refusal
+            assert "may return: wait until it is lost" in refused.refusal
             await asyncio.sleep(LOST_AFTER_S + 5)
             told = await ask(simulation, False, record.ledger)
             assert not told.away and len(told.lost) == 3, told

@@ -92,7 +92,9 @@ async def test_a_directory_that_is_gone_at_a_start_is_missed(
     assert "this directory is new" not in caplog.text
     shutil.rmtree(directory)
     async with silo(directory, store, reads=False):
-        found = "this directory is new, and entries of before are in that of [0-9a-f]{32}, which no"
+        found = (
+            "this directory is new, but earlier entries are in the directory of bookie [0-9a-f]{32}"
+        )
         assert re.search(found, caplog.text)
     caplog.clear()
     async with silo(directory, store, reads=False):

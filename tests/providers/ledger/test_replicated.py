@@ -39,7 +39,7 @@ async def test_two_silos_of_one_name_cannot_have_one_directory(tmp_path: Path) -
         )
 
     async with named("a") as one:
-        text = f"silo {re.escape(one.address)} has this directory, and is named 'a', too: give each"
+        text = f"silo {re.escape(one.address)} uses this directory and is also named 'a': give each"
         with pytest.raises(ConfigError, match=text):
             async with named("a"):
                 pass

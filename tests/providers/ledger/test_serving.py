@@ -116,7 +116,7 @@ async def test_an_answer_is_never_that_of_another_start() -> None:
     target = BookieTarget(bookie)
     for boot in (0, bookie.boot - 1, bookie.boot + 1):
         refusal = await target.add(boot, 1, [entry(1, 0)])
-        assert refusal is not None and "start 1, not" in refusal.text
+        assert refusal is not None and "boot number 1, not" in refusal.text
         assert (await target.fence(boot, 1, 2)).refusal is not None
         assert (await target.read(boot, 1, 0, 1, 1, 0)).refusal is not None
         assert (await target.watch(boot, 1, -1, 0.0)).refusal is not None
@@ -133,7 +133,7 @@ async def test_a_bookie_that_started_again_is_found_at_once() -> None:
     again = await opened(disk)
     assert again.boot == bookie.boot + 1
     await world.run(again)
-    with pytest.raises(BookieAway, match="in its start 2, not 1"):
+    with pytest.raises(BookieAway, match="has boot number 2, not 1"):
         await world.bookies.add(again.name, 1, [entry(1, 0)])
     await world.bookies.add(again.name, 1, [entry(1, 0)])  # by this call it has read the row again
     await again.aclose()

@@ -160,7 +160,7 @@ async def test_topics_open_without_a_directory_that_is_refused_and_use_it_once_i
         )
         assert "What can be done" in caplog.text and "topics are on 2 directories" in caplog.text
         await asyncio.sleep(300.0)
-        assert caplog.text.count("its bookie cannot run") < 10
+        assert caplog.text.count("the bookie cannot run") < 10
         disk.restore("/b/bookie", good)
         await asyncio.sleep(120.0)
         await produce(orders, range(6, 7))

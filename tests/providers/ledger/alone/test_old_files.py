@@ -143,7 +143,7 @@ async def test_numbers_of_ledgers_are_not_given_again_after_all_files_came_from_
     for file in range(FILES):
         put_back(machine.store, backup, file)
     async with machine.topics() as topics:
-        assert "and the row ledger/topics/counter knew no ledger from" in caplog.text
+        assert "but the row ledger/topics/counter knew no ledger from" in caplog.text
         await lost.produce(topics, "refunds", "after")
         topic = await topics.topic("refunds")
         audit = await topic.subscribe("audit", start="earliest")

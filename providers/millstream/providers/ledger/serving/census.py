@@ -79,8 +79,8 @@ class Census:
         free = await self._ids.avoid(number)
         if free is not None:
             log.error(
-                "%s: it has entries of ledger %d, and the row %s knew no ledger from %d on: the "
-                "rows are older than this directory; no number up to %d is given again",
+                "%s: the directory has entries of ledger %d, but the row %s knew no ledger from %d "
+                "on: the rows are older than the directory; no number up to %d is reused",
                 path,
                 number,
                 self._metadata.key("counter"),
@@ -126,7 +126,7 @@ class Census:
         """Whether a topic lists a ledger whose row is gone."""
         damage = await self._listed.damage(topic, ledger)
         if damage is not None:
-            log.error("%s; its entries are kept", damage)
+            log.error("%s; the entries of the ledger are kept", damage)
         return damage is not None
 
 

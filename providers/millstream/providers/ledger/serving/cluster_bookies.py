@@ -155,7 +155,7 @@ class ClusterBookies:
     def unwilling(self) -> Mapping[str, str]:
         here = {name: why for name, one in self._here.items() if (why := one.why_read_only())}
         others = {
-            name: f"bookie {name} in {record.silo} takes no entries: its disk is full"
+            name: f"bookie {name} in {record.silo} accepts no entries: its disk is full"
             for name, record in self.list_known().items()
             if name not in self._here and not record.is_writable and self._is_live(record.silo)
         }

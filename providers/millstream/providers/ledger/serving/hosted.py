@@ -133,7 +133,7 @@ class HostedBookie:
         now_s = self._silo.clock.now()
         if why != self._failure or now_s >= self._tell_at_s:
             self._failure, self._tell_at_s = why, now_s + TELL_EVERY_S
-            log.error("%s: its bookie cannot run: %s", self._path, why)
+            log.error("%s: the bookie cannot run: %s", self._path, why)
 
     async def _try(self) -> None:
         """Open the directory, unless another process has it."""
@@ -152,7 +152,9 @@ class HostedBookie:
         await self._avoid_numbers(bookie)
         self._bookie, self._locked_s, self._failure = bookie, 0.0, ""
         self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
-        text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
+        text = (
+            "%s: bookie %s runs here, boot number %d; its directory was read in %.0f ms (%d bytes)"
+        )
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
         log.info(text, self._path, bookie.name, bookie.boot, took_ms, size)
         self._bookies.serve(bookie)
@@ -178,8 +180,8 @@ class HostedBookie:
         before_s, self._locked_s = self._locked_s, self._locked_s + self._look_for_lock_s
         if before_s % TELL_EVERY_S < LOCKED_S <= self._locked_s % TELL_EVERY_S:
             log.error(
-                "%s: another process has the lock of this directory, and no live silo runs its "
-                "bookie: if that process hangs or is stopped, end it (kill -9)",
+                "%s: another process has the lock of this directory, but no live silo runs its "
+                "bookie: if that process hangs or is suspended, kill the process (kill -9)",
                 self._path,
             )
 
@@ -187,17 +189,18 @@ class HostedBookie:
         """Raise if a live silo has this silo's directory, since they have the same name."""
         other = self._bookies.runner(self._home)
         if self._bookie is None and self._home.owner and other:
-            text = f"{self._path}: silo {other} has this directory, and is named "
-            text += f"{self._home.owner!r}, too: give each silo a name of its own; if it is an "
-            raise DirectoryInUse(text + "earlier process of this one, end it")
+            text = f"{self._path}: silo {other} uses this directory and is also named "
+            text += f"{self._home.owner!r}: give each silo a unique name; if {other} is an earlier "
+            raise DirectoryInUse(text + "process of this silo, end that process")
 
     def _tell_of_others(self) -> None:
         """For a new directory, log the other bookies of its owner that no silo runs. They have
         earlier entries."""
         if away := self._bookies.away(self._home.owner):
             log.error(
-                "%s: this directory is new, and entries of before are in that of %s, which no silo "
-                "runs: if it was moved, or its disk is not mounted, stop the silos and put it back",
+                "%s: this directory is new, but earlier entries are in the directory of bookie %s, "
+                "which no silo runs: if that directory was moved, or its disk is not mounted, stop "
+                "the silos and restore the directory",
                 self._path,
                 ", ".join(away),
             )
@@ -233,7 +236,7 @@ class HostedBookie:
         except BookieReadOnly:
             return
         except StorageError as error:
-            text = "%s: bookie %s keeps what was deleted until the rows of ledgers can be read: %s"
+            text = "%s: bookie %s keeps deleted entries until the rows of ledgers can be read: %s"
             log.warning(text, self._path, bookie.name, error)
 
     async def _say(self, bookie: Bookie) -> None:
@@ -279,4 +282,4 @@ class HostedBookie:
         try:
             await self._rows.update(bookie.name, left)
         except StorageError as error:
-            log.warning("%s: its row still names this silo: %s", self._path, error)
+            log.warning("%s: the row of the bookie still names this silo: %s", self._path, error)

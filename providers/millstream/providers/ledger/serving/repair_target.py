@@ -172,8 +172,10 @@ def is_named(bookie: str, names: Collection[str]) -> bool:
 
 def explain_refusal(ledger: int, away: Sequence[str]) -> str:
     """Return why nothing is given up."""
-    text = f"ledger {ledger}: {', '.join(away)} may have what is missing, and may come back"
-    return f"{text}: wait until it is lost, or say --gone UUID of each that never will"
+    text = f"ledger {ledger}: bookie {', '.join(away)} may have the missing entries, and may return"
+    return (
+        f"{text}: wait until it is lost, or give --gone UUID for each bookie that will not return"
+    )
 
 
 def replace_refusal(answer: LossAnswer, refusal: str) -> LossAnswer:
@@ -183,9 +185,9 @@ def replace_refusal(answer: LossAnswer, refusal: str) -> LossAnswer:
 def tell(left: Left, told: LossAnswer) -> None:
     """Log the entries that were given up."""
     record = left.record
-    end = "" if record.state is LedgerState.CLOSED else f", and ends with entry {left.last}"
+    end = "" if record.state is LedgerState.CLOSED else f"; the ledger ends with entry {left.last}"
     log.error(
-        "ledger %d of %s: a person accepted the loss of %d entries with %d messages%s",
+        "ledger %d of %s: an operator accepted the loss of %d entries with %d messages%s",
         record.ledger,
         record.topic or "no topic",
         told.entries,

@@ -50,7 +50,7 @@ class BookieTarget(SystemTarget):
     def _other(self, boot: int) -> Refusal | None:
         if boot == self._bookie.boot:
             return None
-        text = f"bookie {self._bookie.name} is in its start {self._bookie.boot}, not {boot}"
+        text = f"bookie {self._bookie.name} has boot number {self._bookie.boot}, not {boot}"
         return Refusal(ErrorKind.AWAY, text)
 
     async def add(self, boot: int, term: int, entries: list[bytes]) -> Refusal | None:
