@@ -144,7 +144,7 @@ def test_what_nobody_has_is_said_once_and_left_until_its_bookie_is_back(
         assert one in (await world.record(ledger)).fragments[0].bookies, "it may be back"
         said = [line for line in caplog.messages if "no bookie has entry" in line]
         assert len(said) == 1, said
-        assert f"ledger {ledger} of t: no bookie has entry 2 to 4, 7; bring back" in said[0]
+        assert f"ledger {ledger} of t: no bookie has entry 2 to 4, 7; restore" in said[0]
         assert one in said[0]
         report = auditor.auditor.report()
         assert (report.lacking, report.places) == (1, 1)
@@ -252,7 +252,8 @@ def test_without_another_bookie_it_waits_for_one(caplog: pytest.LogCaptureFixtur
         world.auditor()
         await asyncio.sleep(COPIED_S)
         assert (
-            sum("no other bookie runs and has room; start one" in m for m in caplog.messages) == 1
+            sum("no other running bookie has free disk space; start" in m for m in caplog.messages)
+            == 1
         )
         assert (await world.record(ledger)).claim is None
         await world.check_readable()
@@ -434,7 +435,7 @@ def test_an_open_ledger_of_a_drained_bookie_is_ended_in_time(
         assert (await world.record(writer.ledger)).state is LedgerState.OPEN
         await asyncio.sleep(COPIED_S)
         await world.check()
-        said = f"bookie {leaving} is drained: no ledger needs it; its directory may go"
+        said = f"bookie {leaving} is drained: no ledger needs it; its directory can be removed"
         assert caplog.messages.count(said) == 1
         more = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
         assert leaving not in (await world.record(more.ledger)).fragments[0].bookies

@@ -78,10 +78,10 @@ def test_only_the_one_that_acts_says_what_becomes_of_bookies(
     is_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = (
-        "this silo looks after the copies of ledgers in ledger/{silo}",
+        "this silo now checks and repairs the replicas of ledgers in ledger/{silo}",
         "bookie b0 is lost: no silo has run it for 6 s",
-        "bookie b0 is there again",
-        "bookie b1 shall be emptied",
+        "bookie b0 has returned",
+        "bookie b1 is being drained",
     )
 
     async def main(world: Copies) -> None:
@@ -98,8 +98,8 @@ def test_only_the_one_that_acts_says_what_becomes_of_bookies(
 
     with_copies(main)
     assert [caplog.text.count(text) for text in texts] == [int(is_first)] * len(texts)
-    assert caplog.text.count("is there again") == int(is_first)
-    filled = re.findall(r"(\d+) places of ledgers got other bookies in", caplog.text)
+    assert caplog.text.count("has returned") == int(is_first)
+    filled = re.findall(r"replaced bookies in (\d+) places", caplog.text)
     assert bool(filled) is is_first and "0" not in filled
 
 
@@ -187,7 +187,7 @@ def test_a_place_that_cannot_be_filled_holds_up_no_other() -> None:
         said = auditor.report()
         assert (said.lacking, said.places, said.filled) == (1, 1, 1)
         assert [(one.ledger, one.is_lost) for one in said.stuck] == [(ledger, True)]
-        assert f"no bookie has entry 1; bring back the directory of bookie {hurt}" in (
+        assert f"no bookie has entry 1; restore the directory of bookie {hurt}" in (
             said.stuck[0].why
         )
         assert (await world.record(ledger)).claim is None
@@ -234,7 +234,7 @@ def test_all_that_is_lost_is_looked_for_before_it_is_said() -> None:
         copier = Copier(
             world.bookies, clock, SOON, lambda n: of.get(n, BookieStanding.HERE), Copied()
         )
-        with pytest.raises(EntriesLost, match=r"has entry 1, 3 to 4; bring back") as caught:
+        with pytest.raises(EntriesLost, match=r"has entry 1, 3 to 4; restore") as caught:
             await copier.fill(record, [range(6)], spare)
         assert (caught.value.ledger, caught.value.first) == (ledger, 1)
         assert caught.value.gone == (lost,)

@@ -165,7 +165,9 @@ class Auditor:
         if self._is_acting and not was_acting:
             wall_s = self._context.clock.wall_s()
             self._report = RecoveryReport(self._report.place, self._report.auditor, wall_s)
-            log.info("this silo looks after the copies of ledgers in %s", self._report.place)
+            log.info(
+                "this silo now checks and repairs the replicas of ledgers in %s", self._report.place
+            )
         if self._is_acting:
             self._tell(before)
         return has_changed or self._is_acting != was_acting
@@ -176,12 +178,14 @@ class Auditor:
             if standing is before.get(name):
                 continue
             if standing is BookieStanding.LOST:
-                text = "bookie %s is lost: no silo has run it for %.0f s; others have what it had"
+                text = "bookie %s is lost: no silo has run it for %.0f s; its entries are copied"
                 log.warning(text, name, self._options.lost_bookie_after_s)
             elif standing is BookieStanding.LEAVING:
-                log.info("bookie %s shall be emptied: what it has is copied elsewhere", name)
+                log.info(
+                    "bookie %s is being drained: its entries are copied to other bookies", name
+                )
             elif before.get(name) is BookieStanding.LOST:
-                log.info("bookie %s is there again", name)
+                log.info("bookie %s has returned", name)
 
     # --- all ledgers
 
@@ -191,19 +195,19 @@ class Auditor:
             jobs = deque(await self._look_at_ledgers())
             begin_s, before = self._context.clock.now(), self._mender.copied.places
             if jobs:
-                log.debug("%d ledgers lack copies, or knowledge of them", len(jobs))
+                log.debug("%d ledgers lack replicas, or must be checked", len(jobs))
             await asyncio.gather(
                 *[self._work(jobs) for _ in range(min(self._options.ledgers_max, len(jobs)))]
             )
             filled = self._mender.copied.places - before
             if filled:
                 took_s, left = self._context.clock.now() - begin_s, len(self._agenda.lacking)
-                text = "%d places of ledgers got other bookies in %.1f s; %d ledgers lack something"
+                text = "replaced bookies in %d places of ledgers within %.1f s; %d ledgers are left"
                 log.info(text, filled, took_s, left)
                 self._audit_at_s = self._context.clock.now()  # check whether anything is left
             self._tell_drained()
         except StorageError as error:
-            log.warning("the ledgers could not be looked at: %s", error)
+            log.warning("could not check the ledgers, retrying: %s", error)
         finally:
             self._auditing = None
 
@@ -244,9 +248,9 @@ class Auditor:
     def _on_failed(self, ledger: int, error: Exception) -> None:
         is_new = self._agenda.fail(ledger, error, self._context.clock.now())
         if is_new and isinstance(error, EntriesLost):
-            log.error("nobody has what is missing: %s", error)
+            log.error("entries are lost on all bookies: %s", error)
         elif is_new and not isinstance(error, ClaimLost):
-            log.warning("a ledger lacks something, and is tried again: %s", error)
+            log.warning("could not re-replicate a ledger, retrying: %s", error)
 
     def _tell_drained(self) -> None:
         """Log each empty bookie once."""
@@ -255,7 +259,9 @@ class Auditor:
             return  # a ledger that cannot be read may need any bookie
         drained = {one.bookie for one in report.bookies if one.is_drained}
         for bookie in sorted(drained - self._drained):
-            log.info("bookie %s is drained: no ledger needs it; its directory may go", bookie)
+            log.info(
+                "bookie %s is drained: no ledger needs it; its directory can be removed", bookie
+            )
         self._drained = drained
 
     # --- the report
@@ -276,7 +282,7 @@ class Auditor:
         try:
             await self._rows.update(report.place, say)
         except StorageError as error:
-            log.info("the report on copies could not be written: %s", error)
+            log.info("could not write the report on replicas: %s", error)
 
 
 def is_same(found: RecoveryReport, report: RecoveryReport) -> bool:

@@ -46,7 +46,7 @@ def move(record: LedgerRecord, token: str, vacancy: Vacancy, new: str) -> Ledger
         return release(record, token)
     check_claim(record, token)
     if bookies != list(vacancy.span.bookies):
-        raise ClaimLost(f"ledger {record.ledger} was copied by another silo meanwhile")
+        raise ClaimLost(f"ledger {record.ledger} was re-replicated by another silo meanwhile")
     bookies[vacancy.place] = new
     changed = msgspec.structs.replace(fragment, bookies=tuple(bookies))
     fragments = (*record.fragments[:at], changed, *record.fragments[at + 1 :])
@@ -85,4 +85,4 @@ def mark_checked(record: LedgerRecord, upto: int) -> LedgerRecord:
 def check_claim(record: LedgerRecord, token: str) -> None:
     """Raise ClaimLost unless the record has this claim."""
     if record.claim is None or record.claim.token != token:
-        raise ClaimLost(f"ledger {record.ledger} is copied by another silo")
+        raise ClaimLost(f"ledger {record.ledger} is re-replicated by another silo")

@@ -135,7 +135,7 @@ class Copier:
             if packed:
                 return packed
         if silent:
-            text = f"ledger {record.ledger}: entry {first} is missing where it could be read"
+            text = f"ledger {record.ledger}: entry {first} is missing on the bookies that answered"
             raise NotRecoverable(f"{text}; no answer: {'; '.join(silent)}")
         return ()
 
@@ -183,7 +183,7 @@ class Copier:
         text = f"ledger {record.ledger} of {record.topic or 'no topic'}: no bookie has entry "
         text += f"{entries}{' and more' if len(lost) > SHOWN_MAX else ''}"
         return EntriesLost(
-            f"{text}; {advice(gone)}; if nobody can, see `millstream ledger recover "
+            f"{text}; {advice(gone)}; if that is impossible, see `millstream ledger recover "
             f"{record.ledger} --accept-loss`",
             record.ledger,
             first,
@@ -198,8 +198,8 @@ SHOWN_MAX = 8
 def advice(gone: Sequence[str]) -> str:
     """Return the remedy for an operator."""
     if gone:
-        return f"bring back the directory of bookie {' or '.join(gone)}; until then readers wait"
-    return "all copies are damaged: put a directory back from a copy; until then readers wait"
+        return f"restore the directory of bookie {' or '.join(gone)}; until then readers wait"
+    return "all replicas are damaged: restore a directory from a backup; until then readers wait"
 
 
 def add_to(lost: list[range], entry: int) -> None:

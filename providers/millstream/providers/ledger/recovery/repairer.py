@@ -101,7 +101,7 @@ class LedgerRepairer:
         ended = await recover(self._context, record.ledger)
         self.copied.ended += 1
         log.info(
-            "ledger %d of %s was ended at entry %d, since it cannot stay on %s",
+            "ledger %d of %s was closed at entry %d, because it cannot stay on bookies %s",
             record.ledger,
             record.topic,
             ended.last,
@@ -151,7 +151,7 @@ class LedgerRepairer:
                 return await self._copy(ledger, vacancy, bookie)
             except (BookieError, LedgerFenced) as error:
                 tried.add(bookie)
-                log.info("ledger %d: bookie %s takes no copies: %s", ledger, bookie, error)
+                log.info("ledger %d: bookie %s accepts no replicas: %s", ledger, bookie, error)
                 if len(tried) == BOOKIES_TRIED_MAX:
                     raise
 
@@ -179,8 +179,8 @@ class LedgerRepairer:
         found = choose(self._free(), 1, taken, self._context.clock)
         if not found:
             text = f"ledger {ledger}: entries {span.first} to {span.last} are on "
-            text += f"{', '.join(span.bookies)}, and no other bookie runs and has room"
-            raise NotEnoughBookies(f"{text}; start one")
+            text += f"{', '.join(span.bookies)}, and no other running bookie has free disk space"
+            raise NotEnoughBookies(f"{text}; start another bookie")
         return found[0]
 
     # --- ledgers with fewer replicas than wanted
