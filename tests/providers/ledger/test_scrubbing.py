@@ -422,7 +422,7 @@ def test_an_entry_that_may_not_be_confirmed_is_looked_at_again_and_not_copied() 
         world.flip(bookie, writer.ledger, 5)
         outcome = await world.repairer().repair(bookie, writer.ledger, [5])
         assert outcome.damaged == {5} and outcome.repaired == 0
-        assert outcome.failures == {5: Failure("it is not known to be confirmed yet")}
+        assert outcome.failures == {5: Failure("the entry is not known to be confirmed yet")}
 
     on_loop(main)
 
@@ -438,7 +438,7 @@ def test_a_bookie_without_room_says_so_and_gets_no_copies(monkeypatch: pytest.Mo
         monkeypatch.setattr(Bookie, "state", BookieState.READ_ONLY)
         outcome = await world.repairer().repair(bookie, writer.ledger, [2, 3])
         assert outcome.repaired == 0
-        assert outcome.failures == dict.fromkeys([2, 3], Failure("its disk has no room"))
+        assert outcome.failures == dict.fromkeys([2, 3], Failure("the disk of the bookie is full"))
 
     on_loop(main)
 
@@ -467,8 +467,8 @@ def test_the_segment_of_a_damaged_copy_goes_once_the_copy_is_repaired() -> None:
 @pytest.mark.parametrize(
     ("gone", "why"),
     [
-        ((), "no other bookie has a good copy"),
-        (("x", "y"), "the other copies are on bookie x and y, which nobody runs"),
+        ((), "no other bookie has a good replica"),
+        (("x", "y"), "the other replicas are on bookie x and y, which no silo runs"),
     ],
 )
 def test_why_nobody_gives_an_entry_is_told(gone: tuple[str, ...], why: str) -> None:
@@ -669,7 +669,7 @@ def test_a_pass_that_cannot_go_on_is_tried_again_a_minute_later(
         await asyncio.sleep(2.5 * AFTER_FAILURE_S)
         assert [b - a for a, b in pairwise(scans_s)] == pytest.approx([AFTER_FAILURE_S] * 2, abs=2)
         assert scrubber.report().passes == 0 and scrubber.report().segment == 1
-        assert caplog.text.count("scrubbing goes on later: no rows") == 3
+        assert caplog.text.count("scrubbing is postponed: no rows") == 3
         world.rows = rows
 
     on_loop(main)
@@ -692,9 +692,11 @@ def test_what_was_repaired_is_logged_and_what_was_not_is_not(
         await asyncio.sleep(10.0)
         report = scrubber.report()
         assert (report.passes, report.segment, report.repaired, report.failed) == (1, 0, 1, 1)
-        said = [one.getMessage() for one in caplog.records if "repaired from" in one.getMessage()]
+        said = [
+            one.getMessage() for one in caplog.records if "from other bookies" in one.getMessage()
+        ]
         (line,) = said
-        assert f"1 damaged or missing entries of ledger {whole.ledger} were" in line
+        assert f"1 damaged or missing entries of ledger {whole.ledger} from" in line
 
     caplog.set_level(logging.INFO, "millstream.ledger")
     on_loop(main)
@@ -749,7 +751,7 @@ def test_a_bookie_without_others_says_where_the_damage_is() -> None:
         report = scrubber.report()
         (fault,) = report.faults
         assert (fault.file, fault.offset) == bookie.where(writer.ledger, 2)
-        assert fault.is_lost and fault.why == "no other bookie holds copies of this ledger"
+        assert fault.is_lost and fault.why == "no other bookie has replicas of this ledger"
         assert (report.passes, report.damaged, report.failed) == (1, 1, 1)
         # a restart continues with the known progress
         again = world.scrubber(bookie, ScrubOptions())

@@ -49,7 +49,7 @@ async def test_one_damaged_entry_closes_its_partition_alone_and_is_said_with_its
         topic = await topics.topic("orders")
         assert asyncio.get_running_loop().time() - begin_s < 2.0
         ((broken, error),) = topic.unavailable.items()
-        where = f"{file}: offset {offset}: entry 3 of ledger 2 fails its check"
+        where = f"{file}: offset {offset}: entry 3 of ledger 2 fails its checksum"
         assert where in str(error) and "What can be done" in str(error)
         assert where in caplog.text and f"partition {broken}" in caplog.text
 
@@ -62,7 +62,7 @@ async def test_one_damaged_entry_closes_its_partition_alone_and_is_said_with_its
         lost = next(key for key in KEYS if topic.partition_of(key) == broken)
         with pytest.raises(QueueUnavailable, match=f"partition {broken} is not open.*offset"):
             await topic.produce(lost, b"more")
-        with pytest.raises(QueueUnavailable, match="fails its check"):
+        with pytest.raises(QueueUnavailable, match="fails its checksum"):
             await topic.produce_many([(whole[0], b"x"), (lost, b"x")])
 
         billing = await topic.subscribe("billing")

@@ -126,7 +126,7 @@ def test_an_entry_that_is_damaged_is_named() -> None:
     start, end = max(frames_of(disk, 1), key=lambda pair: pair[1] - pair[0])
     damaged(disk, segment_name(1), flipped(end - SECTOR_BYTES - 1))
     (fault,) = looked(disk).faults
-    assert re.search(r"entry \d+ of ledger 1 fails its check", fault.what)
+    assert re.search(r"entry \d+ of ledger 1 fails its checksum", fault.what)
     assert start < fault.offset < end and str(fault).count(". What can be done: ") == 1
 
 

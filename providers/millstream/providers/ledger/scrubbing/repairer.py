@@ -31,7 +31,7 @@ from .wanted import judge, runs_of
 
 __all__ = ["Outcome", "Repairer"]
 
-ALONE = "no other bookie holds copies of this ledger"
+ALONE = "no other bookie has replicas of this ledger"
 
 
 @dataclass(slots=True)
@@ -78,7 +78,9 @@ class Repairer:
             elif await bookie.is_damaged(ledger, entry):
                 outcome.damaged.add(entry)
         early = outcome.damaged.intersection(later)
-        outcome.failures |= dict.fromkeys(early, Failure("it is not known to be confirmed yet"))
+        outcome.failures |= dict.fromkeys(
+            early, Failure("the entry is not known to be confirmed yet")
+        )
         await self._copy(bookie, record, outcome)
         return outcome
 
@@ -88,7 +90,7 @@ class Repairer:
         outcome.failures |= dict.fromkeys(alone, Failure(ALONE, is_lost=True))
         ill -= alone
         if ill and bookie.state is not BookieState.WRITABLE:
-            outcome.failures |= dict.fromkeys(ill, Failure("its disk has no room"))
+            outcome.failures |= dict.fromkeys(ill, Failure("the disk of the bookie is full"))
             return
         segments = bookie.begin_repair(record.ledger, ill)
         for run in runs_of(ill):
@@ -122,5 +124,5 @@ class Repairer:
 def why_lost(error: EntriesLost) -> str:
     """Return why no bookie gives an entry."""
     if error.gone:
-        return f"the other copies are on bookie {' and '.join(error.gone)}, which nobody runs"
-    return "no other bookie has a good copy"
+        return f"the other replicas are on bookie {' and '.join(error.gone)}, which no silo runs"
+    return "no other bookie has a good replica"

@@ -53,9 +53,9 @@ BUSY_S = 0.05
 AFTER_FAILURE_S = 60.0
 """The pause of a pass after a failure."""
 
-WAIT_ADVICE = "nothing: the repair is tried again"
-LOST_ADVICE = "put the file back as it was, from a backup; if nobody can, "
-LOST_ADVICE += "`millstream ledger recover {} --accept-loss` gives the entry up"
+WAIT_ADVICE = "nothing: the repair is retried"
+LOST_ADVICE = "restore the file from a backup; if there is no backup, accept the loss with "
+LOST_ADVICE += "`millstream ledger recover {} --accept-loss`"
 
 
 class Scrubber:
@@ -100,7 +100,7 @@ class Scrubber:
                 try:
                     await self._look()
                 except (LedgerError, OSError, StorageError) as error:
-                    log.info("damage in ledgers is looked at later: %s", error)
+                    log.info("the scrubbing of ledgers is postponed: %s", error)
         finally:
             self._stop_pass()
 
@@ -153,7 +153,7 @@ class Scrubber:
         try:
             return await self._rows.read(bookie)
         except Corrupt as error:
-            log.info("the report on damage in bookie %s begins anew: %s", bookie, error)
+            log.info("the report on damage in bookie %s starts from zero: %s", bookie, error)
             await self._rows.delete(bookie)
             return None
 
@@ -191,7 +191,7 @@ class Scrubber:
                 repaired=self._report.repaired + outcome.repaired,
             )
             if outcome.repaired:
-                text = "%s: %d damaged or missing entries of ledger %d were repaired from others"
+                text = "%s: repaired %d damaged or missing entries of ledger %d from other bookies"
                 log.info(text, bookie.directory.path, outcome.repaired, ledger)
             for entry in lost:
                 log.error("%s", fault_of(bookie, ledger, entry, outcome.failures[entry]))
@@ -206,7 +206,7 @@ class Scrubber:
         except BookieAway:
             pass  # the bookie has stopped; its next start continues
         except (LedgerError, OSError, StorageError) as error:
-            log.warning("%s: scrubbing goes on later: %s", bookie.directory.path, error)
+            log.warning("%s: scrubbing is postponed: %s", bookie.directory.path, error)
             self._pass_at_s = self._context.clock.now() + AFTER_FAILURE_S
         else:
             wall_s, passes = self._context.clock.wall_s(), self._report.passes + 1
@@ -257,7 +257,10 @@ class Scrubber:
         self._report = msgspec.structs.replace(self._report, pass_bytes=read_bytes)
         if checked.damaged:
             (ledger, entry), count = checked.damaged[0], len(checked.damaged)
-            text = "%s: offset %d: entry %d of ledger %d fails its check, and %d more of its frame"
+            text = (
+                "%s: offset %d: entry %d of ledger %d fails its checksum, and so do %d more "
+                "entries of its frame"
+            )
             log.warning(text, *bookie.where(ledger, entry), entry, ledger, count - 1)
         for ledger, entry in checked.damaged:
             bookie.suspects.put(ledger, entry)
