@@ -110,7 +110,7 @@ async def test_with_one_of_three_it_is_said_what_is_missing_for_what() -> None:
             pass
     text = str(refused.value)
     assert "/a/bookie cannot be used: OSError" in text and "/c/bookie" in text
-    assert "topic 'orders/0' stores on 2 directories (ack_quorum), and 1 can be used" in text
+    assert "topic 'orders/0' needs 2 directories (ack_quorum), but only 1 can be used" in text
     machine.disks.away = {"/c"}
     async with machine.topics() as topics:  # the failed start left no locks
         assert len(await all_of(await topics.topic("orders"), 2)) == 2
@@ -123,7 +123,9 @@ async def test_a_ledger_that_only_the_missing_disk_has_is_named() -> None:
         single = await topics.topic("single", ensemble=1, ledger_entries_max=1)
         await produce(single, range(1, 9))
     machine.disks.away = {"/b"}
-    with pytest.raises(StorageUnavailable, match=r"of single/0 .* cannot be read without it"):
+    with pytest.raises(
+        StorageUnavailable, match=r"of single/0 .* cannot be read without the missing"
+    ):
         async with machine.topics():
             pass
 
@@ -158,7 +160,10 @@ async def test_topics_open_without_a_directory_that_is_refused_and_use_it_once_i
         assert "/b/bookie cannot be used: DirectoryRefused: /b/bookie/identity: offset 0" in (
             caplog.text
         )
-        assert "What can be done" in caplog.text and "topics are on 2 directories" in caplog.text
+        assert (
+            "What can be done" in caplog.text
+            and "topics use the other 2 directories" in caplog.text
+        )
         await asyncio.sleep(300.0)
         assert caplog.text.count("the bookie cannot run") < 10
         disk.restore("/b/bookie", good)
@@ -180,7 +185,7 @@ async def test_two_refused_directories_of_three_are_named_with_what_lacks_them()
             pass
     text = str(refused.value)
     assert "/a/bookie/identity: offset 0" in text and "/b/bookie/identity: offset 0" in text
-    assert "topic 'orders/0' stores on 2 directories (ack_quorum), and 1 can be used" in text
+    assert "topic 'orders/0' needs 2 directories (ack_quorum), but only 1 can be used" in text
     for name in ("/a", "/b"):
         machine.disks.all[name].flip_bit(f"{name}/bookie/identity", 40)
     async with machine.topics() as topics:  # the failed start left no locks
@@ -227,7 +232,7 @@ def test_of_a_closed_ledger_with_all_copies_one_of_each_is_enough() -> None:
     known = msgspec.structs.replace(known, state=LedgerState.CLOSED)
     assert unmet([known], [], Quorum(1, 1, 1), ["a"]) == ""
     unsure = msgspec.structs.replace(known, complete=3)
-    text = "ledger 7 of t is on bookies a, b, c, and cannot be read without it"
+    text = "ledger 7 of t is on bookies a, b, c, and cannot be read without the missing directories"
     assert unmet([unsure], [], Quorum(1, 1, 1), ["a"]) == text
     moved = msgspec.structs.replace(known, fragments=(Fragment(0, ("d", "e", "f")),))
     assert unmet([moved, known], [], Quorum(1, 1, 1), ["a"])

@@ -81,7 +81,7 @@ def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> Top
     if type(sequence) is not int:
         raise TypeError(f"sequence is {show_text(repr(sequence))}; it must be a whole number")
     if not producer and sequence:
-        raise ValueError(f"sequence is {sequence}, without a producer: name it, too")
+        raise ValueError(f"sequence is {sequence}, without a producer: give the producer, too")
     if not 0 <= sequence <= SEQUENCE_MAX:
         raise ValueError(f"sequence is {sequence}; it must be 0 to {SEQUENCE_MAX}")
     return TopicMessage(ENCODER.encode((key, value)), producer, sequence)
@@ -92,7 +92,7 @@ def check_said(what: str, text: object) -> None:
     if type(text) is not str:
         or_none = ", or None" if what == "key" else ""
         raise TypeError(
-            f"the {what} of a message is {show_text(repr(text))}; it must be a text{or_none}"
+            f"the {what} of a message is {show_text(repr(text))}; it must be text{or_none}"
         )
     if not text.isascii():
         check_text(f"the {what} of a message", text)
@@ -103,7 +103,7 @@ def check_position(value: object) -> None:
     if not (
         isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value)
     ):
-        text = f"a place is {show_text(repr(value))}"
+        text = f"a position is {show_text(repr(value))}"
         raise TypeError(f"{text}; it must be a Position of two whole numbers: partition, number")
 
 

@@ -33,13 +33,14 @@ def unmet(
     ]
     for quorum, what in [*needed, (usual, "a new topic")]:
         if len(bookies) < quorum.ack:
-            text = f"{what} stores on {quorum.ack} directories (ack_quorum), and {len(bookies)}"
+            text = f"{what} needs {quorum.ack} directories (ack_quorum), but only {len(bookies)}"
             return f"{text} can be used"
     for record in ledgers:
         for fragment in record.fragments:
             if not is_known(record, fragment, bookies):
                 text = f"ledger {record.ledger} of {record.topic or 'no topic'} is on bookies "
-                return f"{text}{', '.join(fragment.bookies)}, and cannot be read without it"
+                text += ", ".join(fragment.bookies)
+                return f"{text}, and cannot be read without the missing directories"
     return ""
 
 

@@ -161,8 +161,8 @@ class OwnLedgers:
         while others := [place for place, one in places.items() if not one.runs_here]:
             left_s = until_s - self.clock.now()
             if left_s <= 0:
-                text = f"{others[0]}: another process has this directory, after {wait_s:g} s"
-                raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
+                text = f"{others[0]}: another process has this directory, still after {wait_s:g} s"
+                raise QueueUnavailable(f"{text}: stop that process, or set a longer open_wait_s")
             await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
 
     async def _do_without(
@@ -187,8 +187,10 @@ class OwnLedgers:
         damaged = (str(e) for scan in (ledger_scan, topic_scan) for e in scan.damaged.values())
         lack = next(damaged, "") or unmet(ledgers, topics, usual, here)
         if lack:
-            raise cls(f"{text}; {lack}: mend that first, then open again") from first
-        log.error("%s; topics are on %d directories until it can be", text, len(here))
+            raise cls(f"{text}; {lack}: repair this first, then open again") from first
+        log.error(
+            "%s; until this is repaired, topics use the other %d directories", text, len(here)
+        )
         for place in failed:
             self._places[place].keep_trying()
 

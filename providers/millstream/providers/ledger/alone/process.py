@@ -68,4 +68,4 @@ class OneProcess:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        raise SiloUnavailable(f"{silo}: {target} is not called from here")
+        raise SiloUnavailable(f"{silo}: this process has no silo, and cannot call {target}")

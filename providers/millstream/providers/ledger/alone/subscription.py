@@ -284,14 +284,16 @@ class LedgerSubscription:
         if (cursor := self._cursors.get(partition)) is not None:
             return cursor
         if not 0 <= partition < self._topic.partitions:
-            text = f"there is no partition {partition}"
-            raise ConfigError(f"{text}; they are 0 to {self._topic.partitions - 1}")
-        raise QueueUnavailable(f"partition {partition} of {self._topic!r} is not open")
+            text = f"{self._topic!r}: there is no partition {partition}"
+            raise ConfigError(f"{text}; the last is {self._topic.partitions - 1}")
+        raise QueueUnavailable(
+            f"partition {partition} of {self._topic!r} is not open, and is retried"
+        )
 
     def _refuse_closed(self) -> None:
         if self.is_closed:
             text = f"subscription {show_text(repr(self.name))} is closed"
-            raise QueueUnavailable(f"{text}: open it again")
+            raise QueueUnavailable(f"{text}: subscribe again")
 
     async def aclose(self) -> None:
         """Close the subscription and store its acknowledgements. It does no harm to close twice.

@@ -181,7 +181,7 @@ class LedgerTopic:
         """
         name = key if key is not None else producer
         if type(name) is not str:
-            raise TypeError(f"the key of a message is {show_text(repr(name))}; it must be a text")
+            raise TypeError(f"the key of a message is {show_text(repr(name))}; it must be text")
         if key is None and not producer:
             self._turn += 1
             return self._open[self._turn % len(self._open)]
@@ -301,10 +301,12 @@ class LedgerTopic:
             text = (
                 f'{self!r}: start is {show_text(repr(start))}; it must be "earliest", "latest", a '
             )
-            raise ConfigError(f"{text}datetime with its time zone, a Position, or a list of them")
+            raise ConfigError(
+                f"{text}datetime with a time zone, a Position, or a list of Positions"
+            )
         if len({one.partition for one in start}) < len(start):
             text = f"{self!r}: start is {show_text(repr(start))}"
-            raise ConfigError(f"{text}: it names a partition twice; one Position for each")
+            raise ConfigError(f"{text}: it names a partition twice; give one Position for each")
         return next((one.number for one in start if one.partition == partition), part.reader.first)
 
     # -- subscriptions
@@ -339,10 +341,11 @@ class LedgerTopic:
         """
         self.refuse_unopened()
         if name == "":
-            raise ConfigError(f"{self!r}: the name of a subscription is empty: give it one")
+            raise ConfigError(f"{self!r}: the name of a subscription is empty: give a name")
         async with self._subscribing:
             if name in self._subscriptions:
-                raise ConfigError(f"subscription {show_text(repr(name))} of {self!r} is open here")
+                text = f"subscription {show_text(repr(name))} of {self!r}"
+                raise ConfigError(f"{text} is already open in this process")
             starts = {at: await self.number_at(at, start) for at in self._open}
             opened = {at: await self._cursor(at, name, first) for at, first in starts.items()}
             made = LedgerSubscription(self, name, start, self._parts, opened, self._left)
@@ -423,16 +426,16 @@ class LedgerTopic:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise QueueUnavailable(f"{self!r} is closed: open it again")
+            raise QueueUnavailable(f"{self!r} is closed: open the topic again")
 
     def _part(self, partition: int) -> Topic:
         self._refuse_closed()
         if not 0 <= partition < self.partitions:
             last = self.partitions - 1
-            raise ConfigError(f"{self!r}: there is no partition {partition}; they are 0 to {last}")
+            raise ConfigError(f"{self!r}: there is no partition {partition}; the last is {last}")
         part = self._parts.get(partition)
         if part is None:
-            text = f"{self!r}: partition {partition} is not open, and is tried again"
+            text = f"{self!r}: partition {partition} is not open, and is retried"
             raise QueueUnavailable(f"{text}: {self._failures.get(partition)}")
         return part
 

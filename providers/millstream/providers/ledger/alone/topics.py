@@ -93,8 +93,8 @@ async def open_topics(
         raise ConfigError(f"open_topics: a directory is named twice: {', '.join(paths)}")
     if store is None and more:
         raise ConfigError(
-            f"open_topics: {len(paths)} directories and no store: with rows in one of them, all "
-            "would be lost with it; give store=, on a disk that is as safe as the copies are"
+            f"open_topics: {len(paths)} directories, but no store: rows in one of the directories "
+            "would be lost with its disk; give store=, on a disk that is as safe as the replicas"
         )
     check_opening(store, open_wait_s)
     check_kind("open_topics(options)", options or LedgerTopicOptions(), LedgerTopicOptions)
@@ -145,7 +145,9 @@ def absolute(directory: object) -> str:
     """
     is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
     if not is_path:
-        raise ConfigError(f"open_topics: {show_text(repr(directory))} is no directory's path")
+        raise ConfigError(
+            f"open_topics: {show_text(repr(directory))} is not the path of a directory"
+        )
     return str(Path(str(directory)).resolve())
 
 
@@ -158,7 +160,7 @@ async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIter
     try:
         disk.make_dir(path)
     except OSError as error:
-        text = f"open_topics: {show_text(path)}: it cannot be made a directory: {error.strerror}"
+        text = f"open_topics: cannot create directory {show_text(path)}: {error.strerror}"
         raise ConfigError(f"{text}; give another path") from error
     made = load_plugin("millstream.stores", f"sqlite:{path}/rows")
     try:
@@ -275,9 +277,9 @@ class LedgerTopics:
         check_quorum(quorum)
         if quorum.ensemble > self._home.bookies:
             text = f"topic {show_text(name)}: ensemble={quorum.ensemble}, "
-            text += f"write_quorum={quorum.write}, ack_quorum={quorum.ack}: each of the ensemble "
-            text += "is a directory, and there are "
-            raise ConfigError(f"{text}{self._home.bookies}: give open_topics more, on other disks")
+            text += f"write_quorum={quorum.write}, ack_quorum={quorum.ack}: the ensemble needs "
+            text += f"{quorum.ensemble} directories, but open_topics has {self._home.bookies}"
+            raise ConfigError(f"{text}: give open_topics more directories, on other disks")
 
     async def _open(
         self,
@@ -305,7 +307,12 @@ class LedgerTopics:
             made.lack(at, error)
         made.refuse_unopened()
         for at, error in made.unavailable.items():
-            log.error("%r: partition %d is not open, the others are: %s", made, at, error)
+            log.error(
+                "%r: could not open partition %d, retrying; open partitions work: %s",
+                made,
+                at,
+                error,
+            )
         if failed:
             home.context.tasks.start(self._open_rest(made, record.names(), chosen))
         self._topics[name] = made
@@ -414,7 +421,7 @@ class LedgerTopics:
 
 def make_closed_error() -> QueueUnavailable:
     """Return the error of a call after the end."""
-    return QueueUnavailable("these topics are closed: open them again")
+    return QueueUnavailable("these topics are closed: call open_topics again")
 
 
 def usual(directories: int) -> Quorum:
@@ -458,5 +465,5 @@ def refuse_other(name: str, what: str, given: object, known: object) -> None:
     if given is not None and known is not None and given != known:
         values = f"{show_text(repr(given))}, and {show_text(repr(known))}"
         raise ConfigError(
-            f"topic {show_text(name)}: {what} is {values} so far: it cannot change; leave it away"
+            f"topic {show_text(name)}: {what} is {values} so far, and cannot change: omit {what}"
         )

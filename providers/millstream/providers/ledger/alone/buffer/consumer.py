@@ -97,8 +97,8 @@ class LedgerBufferConsumer(Generic[T]):
         """
         running = None if self._loop is None else self._loop()
         if running is not None and not running.is_over:
-            text = f"{self!r} is in a loop already"
-            raise StreamError(f"{text}: leave it first, or make more consumers")
+            text = f"{self!r} is already in a loop"
+            raise StreamError(f"{text}: leave it first, or create the group with more consumers")
         if self._auto_commit == "after":
             self._given = None  # the previous loop may have ended in the middle of its batch
         batches = LedgerBatches(self)
@@ -116,7 +116,7 @@ class LedgerBufferConsumer(Generic[T]):
             MillstreamError: as `LedgerSubscription.batch`.
         """
         if self._is_asked:
-            raise StreamError(f"{self!r} is asked for two batches at once")
+            raise StreamError(f"{self!r}: another task already waits for a batch")
         self._is_asked = True
         try:
             if self._auto_commit == "after" and self._given is not None:
@@ -175,10 +175,10 @@ class LedgerBufferConsumer(Generic[T]):
         if self._auto_commit is True:
             raise StreamError(f"{self!r} commits by itself (auto_commit=True)")
         if self._given is None:
-            raise StreamError(f"{self!r} was given no batch since its last commit")
+            raise StreamError(f"{self!r} has no uncommitted batch")
         size = len(self._out[self._given])
         if count is not None and not 1 <= count <= size:
-            raise ValueError(f"count is {count}, the batch has {size} items")
+            raise ValueError(f"count is {count}, but the batch has {size} items")
         self._acknowledge(count)
         return Started(self._flush)
 

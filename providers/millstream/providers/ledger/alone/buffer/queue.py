@@ -78,7 +78,7 @@ class LedgerBufferQueue:
         if not name:
             raise ConfigError("the name of a topic is empty")
         if not isinstance(item, type):
-            raise ConfigError(f"topic {name!r}: {item!r} is no class, but items are of one")
+            raise ConfigError(f"topic {name!r}: item is {item!r}: give the class of the items")
         if (name, item) in self._made:
             raise ConfigError(f"topic {name!r} of {item.__qualname__} exists: use find()")
         if partitions < 1:
@@ -104,7 +104,7 @@ class LedgerBufferQueue:
         if found is None:
             known = ", ".join(map(repr, self._made.values())) or "none"
             what = getattr(item, "__qualname__", repr(item))
-            raise StreamError(f"there is no topic {name!r} of {what}; made were: {known}")
+            raise StreamError(f"there is no topic {name!r} of {what}; existing topics: {known}")
         return found
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class LedgerBufferTopic(Generic[T]):
             MillstreamError: as `LedgerTopic.produce`.
         """
         if self._is_closed:
-            raise StreamError(f"{self!r} was closed: it takes no more items")
+            raise StreamError(f"{self!r} is closed and accepts no more items")
         key = self._key
         pairs = [(None if key is None else key(item), self.codec.encode(item)) for item in items]
         self._under_way += 1
@@ -208,10 +208,10 @@ class LedgerBufferTopic(Generic[T]):
         """
         check_text("the name of a group", group)
         if group in self._groups:
-            raise ConfigError(f"{self!r}: group {group!r} has its consumers")
+            raise ConfigError(f"{self!r}: group {group!r} exists, and its consumers cannot change")
         if not 1 <= count <= self.partitions:
             text = f"{self!r} has {self.partitions} partitions"
-            raise ConfigError(f"{text}: a group has 1 to so many consumers, not {count}")
+            raise ConfigError(f"{text}: count is {count}, it must be 1 to {self.partitions}")
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}, it must be at least 1")
         if auto_commit not in (False, True, "after"):
