@@ -60,7 +60,7 @@ def test_damaged_rows_are_counted_named_and_left_out(shop: Shop) -> None:
     run(damage())
     rows = [f"topics/{topic.replace('/', '%2F')}", f"ledgers/{first:019d}"]
     said = shop.say("ls")
-    last = f"damaged rows, which are left out here: 2 ({', '.join(rows)})"
+    last = f"damaged rows, not listed: 2 ({', '.join(rows)})"
     assert said.code == 1 and said.out.splitlines()[-1] == last
     value = shop.say("ls", "--json").value
     assert value["damaged_rows"] == rows
@@ -131,8 +131,8 @@ def test_damage_is_shown_with_its_file_and_advice(shop: Shop) -> None:
     run(main())
     said = shop.say("bookies").out
     assert f"damage in bookie {bookie}: last full pass 2003-04-10" in said
-    assert "reads segment 4 (9 there are)" in said
-    assert "12 damaged and 3 missing copies found, 14 repaired, 21 could not be repaired" in said
+    assert "reads segment 4 (9 in total)" in said
+    assert "12 damaged and 3 missing replicas found, 14 repaired, 21 could not be repaired" in said
     assert "/d/1.seg: offset 512: entry 7 of ledger 3 cannot be repaired: no good copy. " in said
     assert "What can be done: put the file back" in said and "and 1 more" in said
     (found,) = shop.say("bookies", "--json").value["scrubs"]
@@ -152,7 +152,7 @@ def test_messages_are_read(shop: Shop) -> None:
     at = 0 if len(shop.say("read", "orders/0", "--json").value) > 1 else 1
     said = shop.say("read", f"orders/{at}", "--from", 2, "--count", 1)
     assert said.out.startswith("2  20") and said.error == ""
-    assert "are kept, as far as files say" in shop.say("read", f"orders/{at}", "--from", 99).error
+    assert "the files have messages" in shop.say("read", f"orders/{at}", "--from", 99).error
 
 
 def test_entries_are_read(shop: Shop) -> None:
@@ -188,7 +188,7 @@ def test_bookies_are_listed(shop: Shop) -> None:
     said = shop.say("bookies", "--keep", bookie["bookie"])
     assert said.code == 0
     said = shop.say("bookies", "--drain", "zzz")
-    assert "there is no bookie 'zzz'; near it are: " in said.error
+    assert "there is no bookie 'zzz'; similar names: " in said.error
     assert bookie["bookie"] in said.error
 
 
@@ -196,9 +196,11 @@ def test_bookies_are_listed(shop: Shop) -> None:
 def test_what_is_not_there_names_what_is_near(shop: Shop, action: str) -> None:
     said = shop.say(action, "ordres/0")
     assert said.code == 1 and said.out == ""
-    assert "there is no topic 'ordres/0'; near it are: orders/0, orders/1" in said.error
+    assert "there is no topic 'ordres/0'; similar names: orders/0, orders/1" in said.error
     said = shop.say(action, "999")
-    assert "there is no ledger 999: it was deleted, or never made; near it are:" in said.error
+    assert (
+        "there is no ledger 999: it was deleted, or never created; the nearest ones:" in said.error
+    )
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, shop: Shop) -> None:
@@ -208,10 +210,10 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, shop: Shop) -> No
     assert not (tmp_path / "none").exists()
     shop.rows = tmp_path
     said = shop.say("ls")
-    assert "has no rows of a state store: name the directory that silos are given" in said.error
+    assert "has no rows of a state store: give the store of the silos" in said.error
     shop.rows = shop.places[0] / "rows"
     said = shop.say("ls", "--cluster", "dev")
-    assert "has no ledgers of cluster 'dev'; it has those of: topics" in said.error
+    assert "has no ledgers of cluster 'dev'; its clusters with ledgers: topics" in said.error
     assert shop.say("ls", "--cluster", "topics").code == 0
 
 
@@ -259,7 +261,7 @@ def test_a_damaged_directory_is_left_out_while_others_have_what_was_in_it(
         for segment in (place / "bookie").glob("*.seg"):
             segment.write_bytes(b"")
         said = shop.say("read", "orders/0")
-        assert "left out: " in said.error and "it was emptied or truncated" in said.error
+        assert "skipped a directory: " in said.error and "it was emptied or truncated" in said.error
         assert (said.code == 0) == (place is not shop.places[-1]), said
 
 
@@ -286,7 +288,7 @@ def test_what_is_copied_and_what_cannot_be_is_shown(shop: Shop) -> None:
 
     run(write())
     out = shop.say("bookies").out
-    assert "lost" in out and "2 of 9 ledgers lack copies, in 3 places" in out
+    assert "lost" in out and "2 of 9 ledgers lack replicas, in 3 places" in out
     assert f"ledger {ledger}: nobody has entries 3 to 5\\x1b" in out and "1,234 entries" in out
     (copies,) = shop.say("bookies", "--json").value["copies"]
     assert copies["stuck"][0]["is_lost"] and copies["lacking"] == 2

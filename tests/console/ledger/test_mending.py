@@ -34,7 +34,7 @@ def test_a_whole_directory_is_verified(tmp_path: Path, capsys: pytest.CaptureFix
     bookie = shop.places[0] / "bookie"
     before = {path.name: path.read_bytes() for path in bookie.iterdir()}
     said = shop.say("verify", bookie, offline=True)
-    assert said.code == 0 and said.out.endswith("  whole\n"), said
+    assert said.code == 0 and said.out.endswith("  no faults\n"), said
     (found,) = shop.say("verify", bookie, "--json", offline=True).value
     assert shop.say("verify", shop.places[0], offline=True).out == said.out
     assert found["entries"] >= 4 and found["faults"] == [] and found["cluster"].startswith("topics")
@@ -67,7 +67,7 @@ def test_what_cannot_be_verified_is_said_and_the_others_are(
     (tmp_path / "empty").mkdir()
     wrong = [tmp_path / "none", tmp_path / "empty", shop.rows]
     said = shop.say("verify", *wrong, shop.places[0] / "bookie", offline=True)
-    assert said.code == 1 and said.out.endswith("  whole\n")
+    assert said.code == 1 and said.out.endswith("  no faults\n")
     texts = said.error.splitlines()
     assert "the directory does not exist" in texts[0]
     assert "the directory is empty" in texts[1]
@@ -116,10 +116,10 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     (ledger,) = [one["ledger"] for one in shop.say("ls", "--json").value["ledgers"]]
     words = ("recover", ledger, "--wait", "0.1")
     said = shop.say(*words)
-    assert said.code == 1 and "bring its bookies back" in said.error
+    assert said.code == 1 and "start its bookies" in said.error
     said = shop.say(*words, "--accept-loss")
-    assert said.code == 1 and "all that it had: messages from 1 on, nobody knows how" in said.out
-    assert "nothing is given up yet: say it again with --yes" in said.out
+    assert said.code == 1 and "all entries: messages from 1 on, an unknown number" in said.out
+    assert "nothing is given up yet: to accept the loss" in said.out
     facts = shop.say(*words, "--accept-loss", "--json").value
     assert facts["last"] == -1 and not facts["is_lost"] and not facts["had_end"]
     assert shop.say("ls", "--json").value["ledgers"][0]["state"] == "recovering"
@@ -127,10 +127,10 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     assert said.code == 1 and "may return: wait until it is lost, or give --gone" in said.error
     (away,) = facts["away_bookies"]
     said = shop.say(*words, "--accept-loss", "--yes", "--gone", away[:3])
-    assert said.code == 1 and "say 4 characters of the UUID, or more" in said.error
+    assert said.code == 1 and "give at least 4 characters of the UUID" in said.error
     said = shop.say(*words, "--accept-loss", "--yes", "--gone", away[:8])
-    assert said.code == 0 and "it had no end, and has no entry" in said.out
-    assert shop.say(*words, "--accept-loss", "--yes").out.endswith("nothing is missing\n")
+    assert said.code == 0 and "the ledger was not closed; it has no entry" in said.out
+    assert shop.say(*words, "--accept-loss", "--yes").out.endswith("no entry is missing\n")
 
     async def go_on() -> None:
         async with open_topics(shop.places[0]) as topics:
@@ -162,8 +162,8 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_partition_up_until_the_loss_
     words = ("recover", ledger, "--accept-loss")
     assert shop.say("recover", ledger).out.startswith(f"ledger {ledger} ends with entry 2")
     said = shop.say(*words)
-    assert said.code == 1 and "entries 0 to 2: messages 1 to 3, 3 of them" in said.out, said
-    assert "in all 3 entries with 3 messages\n" in said.out
+    assert said.code == 1 and "entries 0 to 2: messages 1 to 3 (3)" in said.out, said
+    assert "in total 3 entries with 3 messages\n" in said.out
     facts = shop.say(*words, "--json").value
     (part,) = facts["parts"]
     assert (part["first"], part["last"], part["first_message"]) == (0, 2, 1)
@@ -171,7 +171,7 @@ def test_closed_ledgers_whose_bookie_is_lost_hold_a_partition_up_until_the_loss_
     assert shop.say(*words, "--yes").code == 1
     run(held_up())
     said = shop.say(*words, "--yes", "--gone", *facts["away_bookies"])
-    assert said.code == 0 and "this is lost for good" in said.out, said
+    assert said.code == 0 and "these entries are lost for good" in said.out, said
     assert "lost:       0 to 2\n" in shop.say("show", ledger).out
     assert "accepted the loss of entries 0 to 2" in shop.say("read", ledger).error
     assert "messages 1 to 3 are lost" in shop.say("read", "orders/1").error
@@ -212,7 +212,7 @@ def test_a_ledger_of_a_directory_in_use_is_left_alone(
             (ledger,) = [one["ledger"] for one in listed if one["state"] == "open"]
             said = await asyncio.to_thread(shop.say, "recover", ledger)
             assert said.code == 1 and "another process has this directory" in said.error
-            assert "say --gateway instead of --store, or stop the silos" in said.error
+            assert "give --gateway instead of --store, or stop the silos" in said.error
             await orders.produce("a", b"y")
 
     run(main())
@@ -268,9 +268,9 @@ async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
             while not (tmp_path / "ledger" / "identity").exists():  # the silo creates an empty one
                 await asyncio.sleep(0)
         assert await asyncio.to_thread(main, words) == 1
-        assert "bring its bookies back" in capsys.readouterr().err
+        assert "start its bookies" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--accept-loss"]) == 1
-        assert "say it again with --yes" in capsys.readouterr().out
+        assert "repeat the command with --yes" in capsys.readouterr().out
         assert await asyncio.to_thread(main, [*words, "--accept-loss", "--yes"]) == 1
         assert "wait until it is lost, or give --gone" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--accept-loss", "--json"]) == 1

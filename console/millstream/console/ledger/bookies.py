@@ -67,13 +67,13 @@ def lines_of_scrub(report: ScrubReport, now_s: float) -> list[str]:
     passed = when(report.passed_s) if report.passes else "never"
     running = ""
     if report.began_s:
-        running = f"; reads segment {report.segment} ({report.segments} there are) since "
-        running += f"{when(report.began_s)}, {size(report.pass_bytes)} until now"
+        running = f"; reads segment {report.segment} ({report.segments} in total) since "
+        running += f"{when(report.began_s)}, {size(report.pass_bytes)} so far"
     lines = [
         f"damage in bookie {report.bookie}: last full pass {passed}{running}",
-        f"  {report.damaged:,} damaged and {report.missing:,} missing copies found, "
+        f"  {report.damaged:,} damaged and {report.missing:,} missing replicas found, "
         f"{report.repaired:,} repaired, {report.failed:,} could not be repaired, since "
-        f"{when(report.since_s)} (said {age(now_s - report.said_s)} ago)",
+        f"{when(report.since_s)} (reported {age(now_s - report.said_s)} ago)",
     ]
     lines += [f"  {fault}" for fault in report.faults[:STUCK_MAX]]
     if report.failed > STUCK_MAX:
@@ -94,16 +94,18 @@ def report_facts(report: RecoveryReport) -> dict[str, Any]:
 def lines_of_report(report: RecoveryReport, now_s: float) -> list[str]:
     """Return the progress of re-replication."""
     said = f"{report.auditor}, {age(now_s - report.said_s)} ago"
-    lacking = f"{report.lacking} of {report.ledgers} ledgers lack copies, in {report.places} places"
+    lacking = (
+        f"{report.lacking} of {report.ledgers} ledgers lack replicas, in {report.places} places"
+    )
     done = f"{report.filled} places filled, {report.entries:,} entries copied"
     lines = [
-        f"copies in {report.place}: {lacking}",
-        f"  {done} ({size(report.size_bytes)}), {report.checked:,} looked at, {report.ended} "
-        f"ledgers ended, since {when(report.since_s)} (said by {said})",
+        f"replicas in {report.place}: {lacking}",
+        f"  {done} ({size(report.size_bytes)}), {report.checked:,} checked, {report.ended} "
+        f"ledgers closed, since {when(report.since_s)} (reported by {said})",
     ]
     lines += [f"  ledger {one.ledger}: {one.why}" for one in report.stuck[:STUCK_MAX]]
     if len(report.stuck) > STUCK_MAX:
-        lines.append(f"  ... and {len(report.stuck) - STUCK_MAX} more, which --json prints")
+        lines.append(f"  ... and {len(report.stuck) - STUCK_MAX} more; --json prints all")
     return list(map(plain, lines))
 
 
@@ -139,12 +141,12 @@ def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
         if ledgers or not unknown:
             state += f", {ledgers} ledgers to move" if ledgers else ", empty: may be removed"
         else:
-            state += f", {unknown} ledgers cannot be read: keep it"
+            state += f", {unknown} ledgers cannot be read: keep the bookie"
     return state
 
 
 def lines_of(found: list[dict[str, Any]]) -> list[str]:
-    head = ("BOOKIE", "SILO", "STATE", "FREE", "START", "LEDGERS", "CHANGED", "DIRECTORY")
+    head = ("BOOKIE", "SILO", "STATE", "FREE", "BOOT", "LEDGERS", "CHANGED", "DIRECTORY")
     rows = [
         (
             one["bookie"],

@@ -32,17 +32,23 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
     for action in (ls, show, read, bookies):
         add_source(action)
     for action in (show, read):
-        action.add_argument("name", metavar="TOPIC|LEDGER", help="the name that `ls` prints")
-    read.add_argument("--from", dest="first", type=whole, metavar="N", help="the first number")
-    read.add_argument("--count", type=positive, default=COUNT, help=f"the most to print ({COUNT})")
+        action.add_argument(
+            "name", metavar="TOPIC|LEDGER", help="topic name or ledger number, as `ls` prints it"
+        )
+    read.add_argument(
+        "--from", dest="first", type=whole, metavar="N", help="number of the first message or entry"
+    )
+    read.add_argument(
+        "--count", type=positive, default=COUNT, help=f"messages or entries to print ({COUNT})"
+    )
     for action in (read, recover):
         action.add_argument(
             "--directory",
             action="append",
             default=[],
-            help="the directory of a bookie that has moved",
+            help="directory of a bookie that has moved; may be repeated",
         )
-    verify.add_argument("directory", nargs="+", help="a bookie's directory that no process uses")
+    verify.add_argument("directory", nargs="+", help="directory of a bookie that no process uses")
     add_recover(recover)
     drain = bookies.add_mutually_exclusive_group()
     drain.add_argument("--drain", metavar="UUID", help="start draining this bookie")
@@ -55,9 +61,11 @@ def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> Non
         "--store",
         required=is_required,
         metavar="sqlite:DIRECTORY",
-        help="the state store with the rows of ledgers, as the silos use it",
+        help="state store with the rows of ledgers, as the silos use it",
     )
-    action.add_argument("--cluster", metavar="NAME", help="which cluster, if the store has several")
+    action.add_argument(
+        "--cluster", metavar="NAME", help="name of the cluster, if the store has several"
+    )
 
 
 def add_recover(recover: argparse.ArgumentParser) -> None:
@@ -65,24 +73,29 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
     add_source(recover, is_required=False)
     add_gateway(recover, has_cluster=False)
     recover.add_argument(
-        "--provider", default="default", type=part_name, help="the stream provider (default)"
+        "--provider",
+        default="default",
+        type=part_name,
+        help="name of the stream provider (default)",
     )
-    recover.add_argument("ledger", type=positive, nargs="+", help="the number of the ledger")
+    recover.add_argument("ledger", type=positive, nargs="+", help="number of the ledger")
     recover.add_argument(
         "--accept-loss",
         action="store_true",
-        help="list entries that no bookie has any more, to give them up",
+        help="list entries that no bookie has any more; with --yes, give them up",
     )
-    recover.add_argument("--yes", action="store_true", help="with --accept-loss: give them up")
+    recover.add_argument(
+        "--yes", action="store_true", help="with --accept-loss: give the entries up"
+    )
     recover.add_argument(
         "--gone",
         action="append",
         default=[],
         metavar="UUID",
-        help="a bookie that never comes back, though it is not known to be lost",
+        help="bookie that will not return, though not known to be lost; may be repeated",
     )
     recover.add_argument(
-        "--wait", type=seconds, default=5.0, metavar="S", help="how long to look for bookies (5)"
+        "--wait", type=seconds, default=5.0, metavar="S", help="seconds to look for bookies (5)"
     )
 
 

@@ -85,4 +85,4 @@ def damage_lines(content: Content) -> list[str]:
     names, count = list(content.damaged), len(content.damaged)
     shown = plain(", ".join(names[:DAMAGED_SHOWN_MAX]))
     more = f" and {count - DAMAGED_SHOWN_MAX:,} more" if count > DAMAGED_SHOWN_MAX else ""
-    return ["", f"damaged rows, which are left out here: {count:,} ({shown}{more})"]
+    return ["", f"damaged rows, not listed: {count:,} ({shown}{more})"]

@@ -101,12 +101,12 @@ def why_short(content: Content, record: LedgerRecord) -> str:
             return stuck.why
     lost = bookies_of(record) - content.bookies.keys()
     if lost:
-        return f"no row of {', '.join(sorted(lost))}"
+        return f"no row of bookie {', '.join(sorted(lost))}"
     if record.wanted is not None:
-        return f"made with {record.quorum.write} of {record.wanted.write} copies"
+        return f"created with {record.quorum.write} of {record.wanted.write} replicas"
     leaving = {one.bookie for one in content.bookies.values() if one.is_draining}
     held = leaving & bookies_of(record)
-    return f"{', '.join(sorted(held))} is to be emptied" if held else ""
+    return f"{', '.join(sorted(held))} is being drained" if held else ""
 
 
 def shorten(content: Content, ledger: Facts) -> str:

@@ -88,7 +88,7 @@ async def print_entries(
 
 
 def say_left_out(why: Exception) -> None:
-    print(f"millstream ledger: left out: {plain(str(why))}", file=sys.stderr)
+    print(f"millstream ledger: skipped a directory: {plain(str(why))}", file=sys.stderr)
 
 
 def say_lost(lost: Exception) -> None:
@@ -125,8 +125,8 @@ async def print_messages(
         await reader.aclose()
     tell([message_facts(one) for one in found], message_line, arguments.json)
     if not found or left > 0:
-        kept = f"messages {oldest} to {end - 1} are kept" if end > oldest else "no message is kept"
-        print(f"millstream ledger read: {kept}, as far as files say", file=sys.stderr)
+        kept = f"messages {oldest} to {end - 1}" if end > oldest else "no messages"
+        print(f"millstream ledger read: the files have {kept}", file=sys.stderr)
     return 0
 
 
@@ -150,7 +150,7 @@ def entry_facts(entry: Entry) -> Facts:
     try:
         head = head_of(entry.payload)
     except EntryDamaged:
-        return facts | {"what": "no entry of a topic"}
+        return facts | {"what": "not an entry of a topic"}
     if head.kind == EntryKind.SNAPSHOT:
         what = "producers"
     else:

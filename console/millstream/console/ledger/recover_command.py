@@ -51,10 +51,10 @@ async def recover_ledger(arguments: argparse.Namespace) -> int:
     Raises LookupError, LedgerError, ConfigError, and errors of the client.
     """
     if arguments.store and arguments.gateway:
-        raise ConfigError("say --gateway or --store, not both: a running cluster, or none")
+        raise ConfigError("give --gateway or --store, not both: --store is for stopped silos")
     for name in arguments.gone:
         if len(name) < GONE_MIN:
-            raise ConfigError(f"--gone {name}: say {GONE_MIN} characters of the UUID, or more")
+            raise ConfigError(f"--gone {name}: give at least {GONE_MIN} characters of the UUID")
     opened: AbstractAsyncContextManager[Mends] = (
         open_stopped_cluster(arguments) if arguments.store else running_cluster(arguments)
     )
@@ -67,7 +67,7 @@ async def end(mends: Mends, ledger: int, arguments: argparse.Namespace) -> int:
     """Close a ledger as any takeover would. Raises LedgerError."""
     answer = await mends.recover(ledger, arguments.wait)
     if answer.refusal:
-        text = "bring its bookies back; if they are lost for good, see --accept-loss"
+        text = "start its bookies; if they are lost for good, see --accept-loss"
         raise LedgerError(f"{answer.refusal}. What can be done: {text}")
     if arguments.json:
         print_json({"ledger": ledger, "last": answer.last, "bytes": answer.length})
@@ -92,7 +92,7 @@ async def accept_loss(mends: Mends, ledger: int, arguments: argparse.Namespace) 
     if arguments.json:
         print_json(loss_facts(ledger, told, is_done, bool(answer.refusal)))
     elif not told.parts:
-        print(f"ledger {ledger} {ending(told.last, told.length)}; nothing is missing")
+        print(f"ledger {ledger} {ending(told.last, told.length)}; no entry is missing")
     else:
         print_lines(map(plain, loss_lines(ledger, told, is_done, bool(answer.refusal))))
     return 0 if is_done else 1
@@ -127,26 +127,24 @@ def loss_facts(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> d
 
 def loss_lines(ledger: int, told: LossAnswer, is_done: bool, is_open: bool) -> list[str]:
     """Return the missing entries as text."""
-    will = "is" if is_done else "would be"
-    lines = [f"ledger {ledger} of {told.topic or 'no topic'}: this {will} lost for good:"]
+    will = "are" if is_done else "would be"
+    lines = [f"ledger {ledger} of {told.topic or 'no topic'}: these entries {will} lost for good:"]
     lines += [f"  {part_line(part)}" for part in told.parts[:PARTS_MAX]]
     if len(told.parts) > PARTS_MAX:
-        lines.append(f"  ... and {len(told.parts) - PARTS_MAX} parts more, which --json prints")
-    known = "" if all(one.number and one.end for one in told.parts) else ", as far as is known"
-    lines.append(f"in all {told.entries:,} entries with {told.messages:,} messages{known}")
+        lines.append(f"  ... and {len(told.parts) - PARTS_MAX} more parts; --json prints all")
+    known = "" if all(one.number and one.end for one in told.parts) else ", as far as known"
+    lines.append(f"in total {told.entries:,} entries with {told.messages:,} messages{known}")
     if is_open:
-        lines.append(f"it had no end, and {ending(told.last, told.length)}")
-        lines.append(
-            "numbers of messages go on so far above that none that was lost is given again"
-        )
+        lines.append(f"the ledger was not closed; it {ending(told.last, told.length)}")
+        lines.append("the topic skips message numbers, so that no lost number is used again")
     if is_done:
         return lines
     return [
         *lines,
-        *bookie_lines("lost bookies that may have it", told.lost),
-        *bookie_lines("bookies that may have it, and are away: they may come back", told.away),
-        *([f"if they never will, say --gone {one}" for one in told.away]),
-        "nothing is given up yet: say it again with --yes",
+        *bookie_lines("lost bookies that may have these entries", told.lost),
+        *bookie_lines("bookies that may have these entries, are away, and may return", told.away),
+        *([f"if bookie {one} will not return, give --gone {one}" for one in told.away]),
+        "nothing is given up yet: to accept the loss, repeat the command with --yes",
     ]
 
 
@@ -157,22 +155,22 @@ def bookie_lines(what: str, bookies: Sequence[str]) -> list[str]:
 def part_line(part: LostPart) -> str:
     """Return one range of entries, and its messages."""
     if part.last < part.first:
-        entries = f"whatever was behind entry {part.first - 1}" if part.first else "all that it had"
+        entries = f"all entries after {part.first - 1}" if part.first else "all entries"
     elif part.last == part.first:
         entries = f"entry {part.first}"
     else:
         entries = f"entries {part.first} to {part.last}"
-    more = ", and what may have been behind them" if part.is_endless else ""
+    more = ", and any entries after them" if part.is_endless else ""
     if part.last < part.first:
         more = ""
     if part.number and part.end:
         count = part.end - part.number
-        what = f"messages {part.number} to {part.end - 1}, {count:,} of them" if count else ""
+        what = f"messages {part.number} to {part.end - 1} ({count:,})" if count else ""
         what = what or "no messages"
     elif part.number:
-        what = f"messages from {part.number} on, nobody knows how many"
+        what = f"messages from {part.number} on, an unknown number"
     else:
-        what = "nobody knows which messages"
+        what = "unknown messages"
     return f"{entries}{more}: {what}"
 
 
@@ -191,7 +189,7 @@ async def open_stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[R
             async with open_repair_target(source, content, places) as target:
                 yield target
         except QueueUnavailable as error:
-            text = "say --gateway instead of --store, or stop the silos that run its bookies"
+            text = "give --gateway instead of --store, or stop the silos that run these bookies"
             raise ConfigError(f"{error}. What can be done: {text}") from error
 
 

@@ -48,7 +48,7 @@ async def show_one(arguments: argparse.Namespace) -> int:
 
 def show_lost_range(first: int, last: int) -> str:
     """Return a range of entries that were given up."""
-    return f"what was from {first} on" if last == ENDLESS else f"{first} to {last}"
+    return f"all from {first} on" if last == ENDLESS else f"{first} to {last}"
 
 
 def raw(record: LedgerRecord | TopicRecord) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def lines_of_ledger(content: Content, record: LedgerRecord, now_s: float) -> lis
         lines.append(f"from entry {fragment.first} on:")
         for place, name in enumerate(fragment.bookies):
             bookie = content.bookies.get(name)
-            where = "it has no row" if bookie is None else bookie.silo or "no silo runs it"
+            where = "no row" if bookie is None else bookie.silo or "no silo runs it"
             lines.append(f"  place {place}: {name} ({where})")
     return lines
 
@@ -88,7 +88,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
     found = topic_facts(content, record)
     settings = record.settings
     quorum = (
-        "as usual: 1/1/1 in one directory, 3/3/2 with one for each silo"
+        "default: 1/1/1 in one shared directory, 3/3/2 with one for each silo"
         if settings.quorum is None
         else "/".join(map(str, settings.quorum))
     )
@@ -97,7 +97,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
         "epoch": f"{record.epoch}, opening {record.opening}, by {record.holder}",
         "messages": show_kept(record, bool(found["is_open"])),
         "quorum": quorum,
-        "a ledger ends": f"at {size(settings.ledger_bytes_max)}, {settings.ledger_entries_max:,} "
+        "ledger limits": f"{size(settings.ledger_bytes_max)}, {settings.ledger_entries_max:,} "
         f"entries, {settings.ledger_age_s:g} s",
     }
     spans = [
@@ -119,7 +119,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
 def show_kept(record: TopicRecord, is_open: bool) -> str:
     """Return the messages that rows know; they do not have those of an open ledger."""
     if record.next > record.trimmed:
-        return f"{record.trimmed} to {record.next - 1}{' and on' * is_open}"
+        return f"{record.trimmed} to {record.next - 1}{' and later' * is_open}"
     return f"from {record.trimmed} on" if is_open else f"none; the next is {record.next}"
 
 
@@ -147,4 +147,4 @@ def cursor_lines(topic: TopicRecord, cursors: list[CursorRecord]) -> list[str]:
         )
         for one in found
     ]
-    return table(("CURSOR", "MARK", "BACKLOG", "DONE BEYOND"), rows) if rows else ["no cursors"]
+    return table(("CURSOR", "MARK", "BACKLOG", "ACKED BEYOND"), rows) if rows else ["no cursors"]

@@ -40,7 +40,7 @@ def refuse_missing(store: str) -> None:
         raise ConfigError(f"--store {store}: there is no directory {path.absolute()}")
     if not any(path.glob("state-*.db")):
         text = f"--store {store}: {path.absolute()} has no rows of a state store"
-        raise ConfigError(f"{text}: name the directory that silos are given, or TOPICS/rows")
+        raise ConfigError(f"{text}: give the store of the silos, or DIRECTORY/rows for open_topics")
 
 
 async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
@@ -58,6 +58,8 @@ async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
         return wanted
     known = ", ".join(scopes) or "none"
     if wanted is None and scopes:
-        raise ConfigError(f"--store {arguments.store} has several; say --cluster, one of {known}")
+        raise ConfigError(
+            f"--store {arguments.store} has several clusters; give --cluster: {known}"
+        )
     what = "no ledgers" if wanted is None else f"no ledgers of cluster {wanted!r}"
-    raise ConfigError(f"--store {arguments.store} has {what}; it has those of: {known}")
+    raise ConfigError(f"--store {arguments.store} has {what}; its clusters with ledgers: {known}")

@@ -69,12 +69,12 @@ def print_one(found: Verified) -> None:
     print(plain(f"{found.path}: bookie {identity.directory} of {identity.cluster}"))
     print(
         f"  {found.segments} segments, {found.frames:,} frames, {found.entries:,} entries of "
-        f"{found.ledgers:,} ledgers, {size(found.size_bytes)}, start {identity.boot}"
+        f"{found.ledgers:,} ledgers, {size(found.size_bytes)}, boot number {identity.boot}"
     )
     for note in found.notes:
         print(plain(f"  note: {note}"))
     for fault in found.faults[:FAULTS_MAX]:
         print(plain(f"  damaged: {fault}"))
     if len(found.faults) > FAULTS_MAX:
-        print(f"  ... and {len(found.faults) - FAULTS_MAX} more, which --json prints")
-    print(f"  {len(found.faults)} faults" if found.faults else "  whole")
+        print(f"  ... and {len(found.faults) - FAULTS_MAX} more; --json prints all")
+    print(f"  {len(found.faults)} faults" if found.faults else "  no faults")

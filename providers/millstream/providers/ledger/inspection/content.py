@@ -78,8 +78,8 @@ class Content:
         if ledger not in self.ledgers:
             others = sorted(self.ledgers, key=lambda one: (abs(one - ledger), one))[:3]
             known = ", ".join(map(str, sorted(others))) or "none"
-            text = f"there is no ledger {ledger}: it was deleted, or never made"
-            raise LookupError(f"{text}; near it are: {known}")
+            text = f"there is no ledger {ledger}: it was deleted, or never created"
+            raise LookupError(f"{text}; the nearest ones: {known}")
         return self.ledgers[ledger]
 
     def bookie(self, text: str) -> BookieRecord:
@@ -176,4 +176,4 @@ def near(name: str, names: Iterable[str]) -> str:
     """Return a text for an unknown name: up to three similar names, or else the first three."""
     known = sorted(names)
     found = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
-    return f"near it are: {', '.join(found)}" if found else "there are none"
+    return f"similar names: {', '.join(found)}" if found else "no name is known"
