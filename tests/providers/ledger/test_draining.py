@@ -50,6 +50,16 @@ async def test_bookies_that_are_drained_away_or_full_are_no_others() -> None:
 
 
 @virtually
+async def test_bookies_of_another_directory_group_are_no_others() -> None:
+    """Entries are copied within a group only, so such a drain would never end."""
+    metadata = (await with_rows(4)).metadata
+    elsewhere = BookieRecord("b3", "silo-3", 1, is_writable=True, place="another directory")
+    await bookie_rows(metadata).update("b3", lambda _: elsewhere)
+    with pytest.raises(NotEnoughBookies, match="of its directory group.*but there are 2"):
+        await mark_draining(metadata, "b1")
+
+
+@virtually
 async def test_a_bookie_of_nothing_may_be_the_last_and_one_without_a_row_is_none() -> None:
     process = await with_rows(4)
     await mark_draining(process.metadata, "b3")

@@ -584,7 +584,7 @@ def test_a_method_that_a_timer_cannot_call_is_refused_with_its_place() -> None:
     with pytest.raises(DefinitionError, match=place + r"a timer calls `async def tick\(self\)"):
 
         class Wrong(Grain):
-            @timer(1.0)  # type: ignore[arg-type]
+            @timer(1.0)  # type: ignore[type-var]
             async def tick(self, what: str) -> None: ...
 
     with pytest.raises(DefinitionError, match=place + r"a timer calls `async def tick\(self\)"):

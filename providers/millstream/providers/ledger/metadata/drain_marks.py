@@ -45,10 +45,13 @@ async def mark_draining(
     """
     rows = bookie_rows(metadata)
     if is_draining:
+        known = [record async for record in rows.scan()]  # damaged rows do not count
+        places = {record.place for record in known if record.bookie == bookie}
         others = [
             record.bookie
-            async for record in rows.scan()  # damaged rows do not count
+            for record in known
             if record.bookie != bookie
+            and record.place in places  # entries are copied within a directory group only
             and record.is_writable
             and not record.is_draining
             and is_live(record.silo)
@@ -56,10 +59,8 @@ async def mark_draining(
         needed = await widest_with(metadata, bookie)
         if len(others) < needed:
             text = f"bookie {bookie} has entries of ledgers that are spread over {needed} bookies: "
-            text += (
-                "draining needs as many other bookies that run, have free disk space and are not "
-            )
-            text += f"being drained, but there are {len(others)}"
+            text += "draining needs as many other bookies of its directory group that run, have "
+            text += f"free disk space and are not being drained, but there are {len(others)}"
             raise NotEnoughBookies(f"{text}; start more bookies first")
 
     def mark(found: BookieRecord | None) -> BookieRecord:
