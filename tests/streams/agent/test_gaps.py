@@ -355,7 +355,7 @@ async def test_gaps_that_wait_are_told_one_by_one_each_before_what_follows_it() 
         found = await why(queue.cluster, queue.cluster.stream(LINES, "slow"))
         reports = found.reports[1].subscriptions
         assert reports is not None and [(one.gaps, one.gone_max) for one in reports] == [(2, 0)]
-        told = "was told of 2 gaps, in which at most 0 messages of the queue went."
+        told = "had 2 gaps, in which at most 0 messages of the queue were lost."
         assert found.check == "nothing" and str(found).endswith(told)
 
 

@@ -164,7 +164,7 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     assert waits_for() == "the receiver is opening"
     desk.step(desk.core.on_opened, 1)
     desk.now_s += 1.5
-    assert waits_for() == "a read is out since 1.5 s"
+    assert waits_for() == "a read has run for 1.5 s"
     desk.got()
     left_s = desk.core.wake_s() - desk.now_s
     assert left_s > 0 and waits_for() == f"the next read is due in {left_s:.1f} s"
@@ -172,7 +172,7 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     assert waits_for() == "", "it is due, and nobody has ticked yet"
     desk.step(desk.core.tick)
     desk.got(*map(message, range(1, 5)))
-    assert waits_for() == "there is no room in the cache"
+    assert waits_for() == "the cache is full"
     desk.step(desk.core.hold, True)
     assert waits_for() == "the queue is being handed over"
     desk.step(desk.core.hold, False)
@@ -180,18 +180,16 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
         release(desk.cache, index)
     assert waits_for() == "", "there is room, and nobody has asked yet"
     desk.step(desk.core.tick)
-    assert waits_for() == "a read is out since 0.0 s"
+    assert waits_for() == "a read has run for 0.0 s"
 
 
 def test_what_was_read_and_does_not_fit_is_no_room_either() -> None:
     desk = opened()
     desk.got(*map(message, range(1, 7)))
-    assert desk.core.waits_for(desk.now_s) == "there is no room in the cache"
+    assert desk.core.waits_for(desk.now_s) == "the cache is full"
     for index in range(4):
         release(desk.cache, index)
-    assert desk.core.waits_for(desk.now_s) == "there is no room in the cache", (
-        "it is not put in yet"
-    )
+    assert desk.core.waits_for(desk.now_s) == "the cache is full", "it is not put in yet"
 
 
 # --- answers of a receiver that is not in use -----------------------------------------------------

@@ -34,7 +34,11 @@ def reason(state: DeliveryState, seat: dict[str, Any], one: dict[str, Any], **of
 @pytest.mark.parametrize(
     ("out_s", "is_out", "said"),
     [
-        (LIMIT_S, True, f"it waits for the reply of Ledger/eu in silo a:1@1 since {LIMIT_S:.1f} s"),
+        (
+            LIMIT_S,
+            True,
+            f"the delivery has waited {LIMIT_S:.1f} s for the reply of Ledger/eu in silo a:1@1",
+        ),
         (LIMIT_S + 0.1, True, ""),
         (1.0, False, ""),
     ],
@@ -49,8 +53,8 @@ def test_a_reply_is_waited_for_until_its_call_must_have_ended(
 @pytest.mark.parametrize(
     ("left_s", "said"),
     [
-        (2.5, "it is tried again in 2.5 s, after -"),
-        (-LATE_S, "it is tried again in 0.0 s, after -"),
+        (2.5, "the delivery is retried in 2.5 s, after -"),
+        (-LATE_S, "the delivery is retried in 0.0 s, after -"),
         (-LATE_S - 0.1, ""),
     ],
 )
@@ -67,8 +71,11 @@ def test_of_the_trouble_its_first_line_is_told_as_far_as_it_is_short() -> None:
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [
-        ("", "it is faulted: `resume()` lets it go on"),
-        ("ValueError: no", "it is faulted, after ValueError: no: `resume()` lets it go on"),
+        ("", "the subscription is faulted: `resume()` resumes it"),
+        (
+            "ValueError: no",
+            "the subscription is faulted, after ValueError: no: `resume()` resumes it",
+        ),
     ],
 )
 def test_a_subscription_that_is_faulted_says_after_what(trouble: str, said: str) -> None:

@@ -196,14 +196,15 @@ def play(
 
     run(main, 3, max_virtual_s=900.0)
     found.lines = [
-        one.getMessage() for one in caplog.records if "has not moved" in one.getMessage()
+        one.getMessage() for one in caplog.records if "has made no progress" in one.getMessage()
     ]
     assert "fault of Millstream" not in caplog.text or is_fault
     return found
 
 
 def passed(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if "goes on, after" in one.getMessage()]
+    lines = [one.getMessage() for one in caplog.records]
+    return [line for line in lines if "makes progress again, after" in line]
 
 
 def test_a_handler_that_does_not_answer_is_named_with_its_silo_and_so_is_its_end(
@@ -217,10 +218,10 @@ def test_a_handler_that_does_not_answer_is_named_with_its_silo_and_so_is_its_end
         GATE[0].set()
 
     found = play(caplog, tell, heal)
-    assert "it waits for the reply of Hearer/h in silo silo-" in found.lines[0]
+    assert "s for the reply of Hearer/h in silo silo-" in found.lines[0]
     assert found.lines[0].startswith("default: queue-0: subscription explicit/")
-    assert "of lines/a has not moved for" in found.lines[0]
-    assert "it waits for the reply of Hearer/h in silo silo-" in found.reasons[0]
+    assert "of lines/a has made no progress for" in found.lines[0]
+    assert "s for the reply of Hearer/h in silo silo-" in found.reasons[0]
     assert "Hearer/h has not answered" in found.sentence
     assert len(passed(caplog)) == 1 and SEEN == [0]
 
@@ -236,8 +237,8 @@ def test_an_error_that_is_tried_again_without_end_is_named(
         World.states_fail = False
 
     found = play(caplog, tell, heal)
-    assert "of kept/k has not moved for" in found.lines[0]
-    assert "it is tried again in" in found.lines[0] and "no disk" in found.lines[0]
+    assert "of kept/k has made no progress for" in found.lines[0]
+    assert "the delivery is retried in" in found.lines[0] and "no disk" in found.lines[0]
     assert len(passed(caplog)) == 1 and SEEN == [1]
 
 
@@ -252,7 +253,7 @@ def test_a_pause_is_named(caplog: pytest.LogCaptureFixture) -> None:
         await (await story.subscription()).resume()
 
     found = play(caplog, tell, heal)
-    assert "it is paused: `resume()` lets it go on" in found.lines[0]
+    assert "the subscription is paused: `resume()` resumes it" in found.lines[0]
     assert "paused" in found.reasons[0] and len(passed(caplog)) == 1
 
 
@@ -262,7 +263,7 @@ def test_a_pause_of_the_whole_stream_is_named(caplog: pytest.LogCaptureFixture) 
         await pause_stream(story.client, LINES, "a")
         await story.publish(1)
 
-    assert "all of its stream is paused: `resume_stream`" in play(caplog, tell).lines[0]
+    assert "the whole stream is paused: `resume_stream`" in play(caplog, tell).lines[0]
 
 
 def test_a_failure_handler_that_thinks_for_long_is_named(
@@ -273,7 +274,7 @@ def test_a_failure_handler_that_thinks_for_long_is_named(
         await story.begin()
 
     found = play(caplog, tell)
-    assert "it waits for the failure handler" in found.lines[-1]
+    assert "the failure handler, or the store, has not yet accepted" in found.lines[-1]
     assert "ValueError: no luck" in found.lines[-1]
 
 
@@ -284,7 +285,7 @@ def test_events_that_are_not_acknowledged_by_hand_are_named(
         await story.begin("manual")
 
     found = play(caplog, tell)
-    assert "1 events are not acknowledged by hand: Hearer/h is to call" in found.lines[0]
+    assert "1 events wait for manual acknowledgement: Hearer/h must call" in found.lines[0]
 
 
 def test_a_stream_whose_subscriptions_cannot_be_read_is_named(
@@ -295,8 +296,8 @@ def test_a_stream_whose_subscriptions_cannot_be_read_is_named(
         await story.publish(0)
 
     found = play(caplog, tell)
-    assert found.lines[0].startswith("default: queue-0: stream lines/a has not moved for")
-    assert "its subscriptions are read again, after" in found.lines[0]
+    assert found.lines[0].startswith("default: queue-0: stream lines/a has made no progress for")
+    assert "the subscriptions of the stream are read again, after" in found.lines[0]
     assert "no disk" in found.lines[0] and "no disk" in found.sentence
 
 
@@ -311,10 +312,10 @@ def test_who_has_no_credit_is_told_apart_from_who_uses_it(
 
     found = play(caplog, tell, calls_out_max=1)
     mine = [line for line in found.lines if "lines/a" in line]
-    assert "no credit: 1 of 1 calls of the queue are out" in mine[0]
-    assert "no credit" in found.sentence
+    assert "1 of 1 calls of the queue are in flight" in mine[0]
+    assert "are in flight" in found.sentence
     other = next(line for line in found.lines if "others/o" in line)
-    assert "it waits for the reply of Other/o" in other
+    assert "s for the reply of Other/o" in other
 
 
 SMALL = CacheLimits(events_max=16, stream_events_max=4)
@@ -343,9 +344,9 @@ def test_events_that_cannot_be_read_anew_are_named(
         GATE[0].set()
 
     found = play(caplog, tell, cache=SMALL)
-    reads = [line for line in found.lines if "its events are read anew" in line]
+    reads = [line for line in found.lines if "its events are read again from the queue" in line]
     assert reads and "the log is away" in reads[-1]
-    assert any("reading has not moved" in line or "lines/a" in line for line in found.lines)
+    assert any("reading has made no progress" in line or "lines/a" in line for line in found.lines)
 
 
 def test_a_lost_wake_up_is_said_to_be_a_fault_with_the_state(
@@ -360,7 +361,7 @@ def test_a_lost_wake_up_is_said_to_be_a_fault_with_the_state(
     found = play(caplog, tell, is_fault=True, cache=SMALL)
     fault = next(line for line in found.lines if "fault of Millstream" in line)
     assert "state=lagging" in fault and "is_lagging=True" in fault
-    assert "nothing is known that it waits for" in found.sentence or "behind" in found.sentence
+    assert "the reason is unknown" in found.sentence or "lags behind" in found.sentence
 
 
 def test_a_queue_that_cannot_be_read_is_named(
@@ -374,7 +375,7 @@ def test_a_queue_that_cannot_be_read_is_named(
         await story.begin()
 
     found = play(caplog, tell)
-    assert "queue-0: reading has not moved for" in found.lines[0]
+    assert "queue-0: reading has made no progress for" in found.lines[0]
     assert "the log is away" in found.lines[0]
 
 

@@ -43,29 +43,30 @@ def with_subscription(**changes: Any) -> StreamReport:
 
 
 def test_a_stream_that_gets_on_is_held_up_by_nothing() -> None:
-    assert found(FINE) == ("nothing", "Nothing holds orders/eu up: 3 events of it are under way.")
+    text = "Stream orders/eu makes progress: 3 events are being processed."
+    assert found(FINE) == ("nothing", text)
     check, text = found(with_agent(backlog=12_345))
-    assert check == "nothing" and "12,345 events of queue-3 are not read yet" in text
+    assert check == "nothing" and "12,345 events of queue queue-3 are not read yet" in text
 
 
 def test_a_stream_without_a_queue_says_why() -> None:
     text = "orders/eu: no queue carries it: the function of FunctionMapper 'f' answered 9"
     said = found(StreamReport(STREAM, "", trouble=text))
-    assert said == ("no_queue", f"Nothing can be published: {text}.")
+    assert said == ("no_queue", f"Events cannot be published: {text}.")
 
 
 @pytest.mark.parametrize(
     ("gaps", "gone", "said"),
     [
-        (1, 1_400, "a gap, in which at most 1,400 messages of the queue went."),
-        (2_000, None, "2,000 gaps, in which an unknown number of messages of the queue went."),
+        (1, 1_400, "a gap, in which at most 1,400 messages of the queue were lost."),
+        (2_000, None, "2,000 gaps, in which an unknown number of messages of the queue were lost."),
     ],
 )
 def test_of_whom_most_is_missing_it_is_said(gaps: int, gone: int | None, said: str) -> None:
     other = replace(SUB, id="other")
     report = replace(FINE, subscriptions=[other, replace(SUB, gaps=gaps, gone_max=gone), other])
     check, text = found(report)
-    assert check == "nothing" and text.endswith(f" Subscription audit was told of {said}")
+    assert check == "nothing" and text.endswith(f" Subscription audit had {said}")
     assert not SUB.gaps_text
 
 
@@ -75,18 +76,18 @@ def test_a_stream_without_events_lately_says_so() -> None:
 
 
 def test_what_stands_still_says_what_it_waits_for() -> None:
-    still = with_subscription(state="ready", still_s=31.0, reason="no credit: 1 of 1 are out")
+    still = with_subscription(state="ready", still_s=31.0, reason="1 of 1 calls are in flight")
     assert found(still) == (
         "standing_still",
-        "Subscription audit has not moved for 31.0 s: no credit: 1 of 1 are out.",
+        "Subscription audit has made no progress for 31.0 s: 1 of 1 calls are in flight.",
     )
-    assert found(with_subscription(state="ready", still_s=9.0, reason="no credit"))[0] == "nothing"
+    assert found(with_subscription(state="ready", still_s=9.0, reason="calls"))[0] == "nothing"
     check, text = found(with_subscription(state="ready", still_s=31.0))
     assert check == "standing_still" and "please report this" in text
-    cold = replace(FINE, subscriptions=None, reason="its subscriptions are being asked for")
+    cold = replace(FINE, subscriptions=None, reason="its subscriptions are being read")
     check, text = found(cold)
     assert check == "standing_still"
-    assert text == "All of orders/eu waits: its subscriptions are being asked for."
+    assert text == "All of stream orders/eu waits: its subscriptions are being read."
 
 
 def test_what_stands_still_is_told_after_ten_seconds_with_a_reason_of_500_characters() -> None:
@@ -104,8 +105,8 @@ def test_dead_letters_of_a_stream_are_counted_and_the_first_is_told(count: int, 
     check, text = found(replace(FINE, letters=letters))
     assert check == "nothing"
     assert text == (
-        "Nothing holds orders/eu up: 3 events of it are under way. Dead letters of it: "
-        f"{said}, such as s/0, given up after 3 attempts: ValueError: 0."
+        "Stream orders/eu makes progress: 3 events are being processed. Dead letters of the "
+        f"stream: {said}. For example, s/0 was given up after 3 attempts: ValueError: 0."
     )
 
 
@@ -115,8 +116,8 @@ def test_dead_letters_of_a_stream_are_counted_and_the_first_is_told(count: int, 
         (None, ""),
         ([], ""),
         ([0, 0], ""),
-        ([1, 1_200], ", and 1,200 events of it wait that were read"),
-        ([1], ", and 1 events of it wait that were read"),
+        ([1, 1_200], ", and 1,200 of its events were read and wait"),
+        ([1], ", and 1 of its events were read and wait"),
     ],
 )
 def test_a_stream_that_is_paused_tells_how_many_of_its_events_wait(
@@ -124,7 +125,7 @@ def test_a_stream_that_is_paused_tells_how_many_of_its_events_wait(
 ) -> None:
     subscriptions = None if lags is None else [replace(SUB, lag_events=lag) for lag in lags]
     report = replace(FINE, is_paused=True, subscriptions=subscriptions)
-    text = f"orders/eu is paused by hand{said}. `resume_stream` lets it go on."
+    text = f"Stream orders/eu is paused by `pause_stream`{said}. `resume_stream` resumes it."
     assert found(report) == ("stream_paused", text)
 
 
@@ -137,9 +138,9 @@ def test_a_queue_that_cannot_be_read_says_what_its_adapter_raised() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"owner": "", "owner_state": "free"}, "No silo reads queue-3"),
-        ({"is_owner_live": False}, "a:1@7, which read queue-3, has gone"),
-        ({}, "a:1@7 owns queue-3, and does not read it yet"),
+        ({"owner": "", "owner_state": "free"}, "No silo owns queue queue-3"),
+        ({"is_owner_live": False}, "Silo a:1@7, the owner of queue queue-3, is gone"),
+        ({}, "Silo a:1@7 owns queue queue-3, but does not read it yet"),
     ],
 )
 def test_a_queue_that_nobody_reads(changes: dict[str, Any], said: str) -> None:
@@ -163,42 +164,42 @@ def test_a_full_cache_names_who_holds_it_and_why() -> None:
     )
     check, text = found(report, agent=replace(AGENT, read=1000))
     assert check == "cache_full"
-    assert "200 of 200 events" in text and "slow of orders/us, 42.0 s behind" in text
-    assert "9 ms for an event, which is 111 events a second at most" in text
-    assert "brings 2,000" in text
+    assert "200 of 200 events" in text and "slow of stream orders/us, which lags by 42.0 s" in text
+    assert "9 ms for an event, so it processes at most 111 events a second" in text
+    assert "2,000 events a second are read" in text
 
 
 def test_a_full_cache_whose_subscriptions_are_not_known() -> None:
-    assert "being asked for" in found(with_agent(state="full", holder=HolderReport(STREAM)))[1]
+    assert "being looked up" in found(with_agent(state="full", holder=HolderReport(STREAM)))[1]
     assert found(with_agent(state="full"))[0] == "cache_full"
     fast = HolderReport(STREAM, SUB)
-    assert found(with_agent(state="full", holder=fast))[1].endswith("It gets on.")
+    assert found(with_agent(state="full", holder=fast))[1].endswith("progress.")
 
 
 @pytest.mark.parametrize(
     ("changes", "check", "said"),
     [
-        ({"state": "faulted", "lag_events": 9}, "subscription_parked", "9 events of it wait"),
+        ({"state": "faulted", "lag_events": 9}, "subscription_parked", "9 of its events wait"),
         ({"state": "paused"}, "subscription_parked", "is paused"),
-        ({"state": "stream_paused"}, "subscription_parked", "`resume_stream` lets it go on"),
-        ({"state": "lagging"}, "subscription_parked", "read anew"),
+        ({"state": "stream_paused"}, "subscription_parked", "`resume_stream` resumes it"),
+        ({"state": "lagging"}, "subscription_parked", "read again from the queue"),
         (
             {"state": "unacked", "lag_s": 20.0, "lag_events": 3},
             "subscription_parked",
-            "has 3 events that are not acknowledged by hand, the oldest for 20.0 s",
+            "has 3 events that wait for manual acknowledgement, the oldest for 20.0 s",
         ),
-        ({"state": "unacked", "lag_s": 9.0, "lag_events": 3}, "nothing", "3 events of it"),
+        ({"state": "unacked", "lag_s": 9.0, "lag_events": 3}, "nothing", "3 events are"),
         (
             {"state": "backoff", "attempts": 2, "trouble": "ValueError: no"},
             "subscription_parked",
-            "failed 2 times at one event, and tries it again: ValueError: no",
+            "failed 2 attempts at one event, and retries it: ValueError: no",
         ),
-        ({"out_s": 42.0}, "handler_blocked", "has not answered subscription audit for 42.0 s"),
-        ({"lag_s": 5.0, "event_s": 0.05}, "handler_slow", "50 ms for an event, which is 20 events"),
+        ({"out_s": 42.0}, "handler_blocked", "a delivery of subscription audit for 42.0 s"),
+        ({"lag_s": 5.0, "event_s": 0.05}, "handler_slow", "50 ms for an event, so it processes"),
         (
             {"state": "backoff", "trouble": "Overloaded: full"},
             "grain_unreachable",
-            "Ledger/eu could not be reached for subscription audit, and is tried again: Overloaded",
+            "Ledger/eu could not be reached for subscription audit; the delivery is retried: Over",
         ),
     ],
 )
@@ -229,13 +230,13 @@ def test_nobody_subscribes() -> None:
 def test_the_rate_is_not_told_across_owners() -> None:
     slow = replace(SUB, lag_s=5.0, event_s=0.05)
     report = replace(FINE, agent=replace(AGENT, read=5000), subscriptions=[slow])
-    assert "its queue brings 0." in found(report, agent=replace(AGENT, epoch=3))[1]
-    assert "its queue brings 8,000." in found(report, agent=AGENT)[1]
+    assert " 0 events a second are read" in found(report, agent=replace(AGENT, epoch=3))[1]
+    assert " 8,000 events a second are read" in found(report, agent=AGENT)[1]
 
 
 def test_what_is_worst_behind_is_named_first() -> None:
     one, two = (replace(SUB, id=name, lag_s=lag, event_s=0.1) for name, lag in (("x", 3), ("y", 9)))
-    assert "Subscription y is 9.0 s behind" in found(replace(FINE, subscriptions=[one, two]))[1]
+    assert "Subscription y lags by 9.0 s" in found(replace(FINE, subscriptions=[one, two]))[1]
 
 
 BROKEN: list[tuple[str, StreamReport]] = [

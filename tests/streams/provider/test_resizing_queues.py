@@ -122,7 +122,7 @@ class Town:
         async with asyncio.timeout(20):
             while True:
                 found = (await self.streams[0].reports.look(queue, stream)).subscriptions or ()
-                if any("moved here from another queue" in one.reason for one in found):
+                if any("the stream moved to this queue" in one.reason for one in found):
                     return
 
 

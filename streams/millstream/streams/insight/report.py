@@ -81,7 +81,7 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
         gone = "an unknown number of"
         if self.gone_max is not None:
             gone = f"at most {self.gone_max:,}"
-        return f"{times}, in which {gone} messages of the queue went"
+        return f"{times}, in which {gone} messages of the queue were lost"
 
 
 class HolderReport(msgspec.Struct, array_like=True, frozen=True):

@@ -88,8 +88,8 @@ def _dead(letters: Sequence[LetterReport]) -> str:
     first = letters[0]
     count = f"{len(letters)} or more" if len(letters) >= LETTERS_MAX else f"{len(letters)}"
     return (
-        f" Dead letters of it: {count}, such as {show_text(first.id, 500)}, given up after "
-        f"{first.attempts} attempts: {show_text(first.error, 300)}."
+        f" Dead letters of the stream: {count}. For example, {show_text(first.id, 500)} was given "
+        f"up after {first.attempts} attempts: {show_text(first.error, 300)}."
     )
 
 
@@ -99,22 +99,23 @@ Found = tuple[Check, str] | None
 def _of_queue(before: StreamReport, after: StreamReport) -> Found:
     agent = after.agent
     if after.trouble:
-        return "no_queue", f"Nothing can be published: {show_text(after.trouble, 500)}."
+        return "no_queue", f"Events cannot be published: {show_text(after.trouble, 500)}."
     if after.is_held:
         return "queue_paused", (
-            f"{after.queue} is paused by hand: no silo reads it. `resume_queue` lets it go on."
+            f"Queue {after.queue} is paused by `pause_queue`, so no silo reads it. "
+            "`resume_queue` resumes it."
         )
     if agent is None:
         return "queue_unowned", _explain_unowned(after)
     if agent.trouble:
         return "queue_unreachable", (
-            f"{agent.queue} cannot be read by {agent.silo}: {show_text(agent.trouble, 500)}. It is "
-            "tried again by itself; nothing is lost."
+            f"Silo {agent.silo} cannot read queue {agent.queue}: "
+            f"{show_text(agent.trouble, 500)}. The silo retries; no event is lost."
         )
     if agent.state == "paused" or after.owner_state == "pausing":
         return "queue_paused", (
-            f"{agent.queue} is being handed over by {agent.silo}, which waits for the "
-            f"{agent.calls_out} calls that are out."
+            f"Silo {agent.silo} is handing over queue {agent.queue}, and waits for "
+            f"{agent.calls_out} calls in flight."
         )
     if after.is_paused:
         return "stream_paused", _stream_paused(after)
@@ -125,64 +126,77 @@ def _of_queue(before: StreamReport, after: StreamReport) -> Found:
 
 def _stream_paused(report: StreamReport) -> str:
     waiting = max((one.lag_events for one in report.subscriptions or ()), default=0)
-    events = f", and {waiting:,} events of it wait that were read" if waiting else ""
-    return f"{_name(report.stream)} is paused by hand{events}. `resume_stream` lets it go on."
+    events = f", and {waiting:,} of its events were read and wait" if waiting else ""
+    return (
+        f"Stream {_name(report.stream)} is paused by `pause_stream`{events}. "
+        "`resume_stream` resumes it."
+    )
 
 
 def _explain_unowned(report: StreamReport) -> str:
     queue = report.queue
     if report.owner and not report.is_owner_live:
-        return f"{report.owner}, which read {queue}, has gone; another silo takes it over soon."
+        return (
+            f"Silo {report.owner}, the owner of queue {queue}, is gone; another silo takes the "
+            "queue over soon."
+        )
     if report.owner:
-        return f"{report.owner} owns {queue}, and does not read it yet, or does not answer."
+        return (
+            f"Silo {report.owner} owns queue {queue}, but does not read it yet, or does not answer."
+        )
     return (
-        f"No silo reads {queue}: its record is free. Is there a silo that may own queues "
-        "(can_own_queues), and does a balancer want it?"
+        f"No silo owns queue {queue}. Check that a silo may own queues (can_own_queues), and that "
+        "a balancer assigns the queue to a silo."
     )
 
 
 def _full(before: StreamReport, after: StreamReport, agent: QueueReport) -> str:
     text = (
-        f"The cache of {agent.queue} is full: {agent.cached_events:,} of {agent.events_max:,} "
-        f"events, {agent.cached_bytes:,} of {agent.bytes_max:,} bytes."
+        f"The cache of queue {agent.queue} is full: {agent.cached_events:,} of "
+        f"{agent.events_max:,} events, {agent.cached_bytes:,} of {agent.bytes_max:,} bytes."
     )
     holder = agent.holder
     if holder is None:
         return text
     if holder.subscription is None:
-        return f"{text} The subscriptions of {_name(holder.stream)} are being asked for."
+        return f"{text} The subscriptions of stream {_name(holder.stream)} are being looked up."
     found = _of_subscription(holder.subscription, rate_of(before, after))
-    why = found[1] if found else "It gets on."
+    why = found[1] if found else "The subscription makes progress."
     return (
-        f"{text} It is held by subscription {show_text(holder.subscription.id)} of "
-        f"{_name(holder.stream)}, {_seconds(holder.subscription.lag_s)} behind. {why}"
+        f"{text} Its oldest message is pinned by subscription "
+        f"{show_text(holder.subscription.id)} of stream {_name(holder.stream)}, which lags by "
+        f"{_seconds(holder.subscription.lag_s)}. {why}"
     )
 
 
 def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check, str]:
     name, rate = _name(after.stream), rate_of(before, after)
     if after.reason:
-        return "standing_still", f"All of {name} waits: {show_text(after.reason, 500)}."
+        return "standing_still", f"All of stream {name} waits: {show_text(after.reason, 500)}."
     if after.subscriptions is None:
-        return "nothing", f"{name} had no event lately: nothing of it is read and not done."
+        return "nothing", (
+            f"Stream {name} had no event lately: all of its events that were read are processed."
+        )
     if not after.subscriptions:
-        return "nobody_subscribes", f"No one subscribes to {name}; its events are acknowledged."
+        return "nobody_subscribes", (
+            f"Stream {name} has no subscription; its events are acknowledged without a delivery."
+        )
     found = [_of_subscription(one, rate) for one in _worst_first(after.subscriptions)]
     first = min((one for one in found if one), key=lambda one: CHECKS.index(one[0]), default=None)
     if first is not None:
         return first
     assert after.agent is not None, "else no silo reads the queue"
     backlog = after.agent.backlog
-    waiting = f"; {backlog:,} events of {after.queue} are not read yet" if backlog else ""
+    waiting = f"; {backlog:,} events of queue {after.queue} are not read yet" if backlog else ""
     lag = sum(one.lag_events for one in after.subscriptions)
-    text = f"Nothing holds {name} up: {lag:,} events of it are under way{waiting}."
+    text = f"Stream {name} makes progress: {lag:,} events are being processed{waiting}."
     return "nothing", text + _gaps(after.subscriptions)
 
 
 def _gaps(subscriptions: Sequence[SubscriptionReport]) -> str:
     """Return a sentence about the subscription with the most gaps."""
     most = max(subscriptions, key=lambda one: one.gaps)
-    return f" Subscription {show_text(most.id)} was told of {most.gaps_text}." if most.gaps else ""
+    return f" Subscription {show_text(most.id)} had {most.gaps_text}." if most.gaps else ""
 
 
 def _worst_first(subscriptions: Sequence[SubscriptionReport]) -> list[SubscriptionReport]:
@@ -204,28 +218,29 @@ def _find_parked(one: SubscriptionReport, rate: float) -> Found:
     name = f"Subscription {show_text(one.id)}"
     if one.state == "faulted":
         return "subscription_parked", (
-            f"{name} is faulted, and {one.lag_events:,} events of it wait: "
-            f"{show_text(one.trouble, 500) or 'an event was given up'}. `resume()` lets it go on."
+            f"{name} is faulted, and {one.lag_events:,} of its events wait: "
+            f"{show_text(one.trouble, 500) or 'an event was given up'}. `resume()` resumes it."
         )
     if one.state == "paused":
-        return "subscription_parked", f"{name} is paused. `resume()` lets it go on."
+        return "subscription_parked", f"{name} is paused. `resume()` resumes it."
     if one.state == "stream_paused":
         return "subscription_parked", (
-            "All of its stream is paused by hand. `resume_stream` lets it go on."
+            "The whole stream is paused by `pause_stream`. `resume_stream` resumes it."
         )
     if one.state == "lagging":
         return "subscription_parked", (
-            f"{name} is behind the cache: {one.lag_events:,} events of it are read anew."
+            f"{name} lags behind the cache: {one.lag_events:,} of its events are read again from "
+            "the queue."
         )
     if one.state == "unacked" and one.lag_s >= BLOCKED_S:
         return "subscription_parked", (
-            f"{name} has {one.lag_events:,} events that are not acknowledged by hand, the oldest "
-            f"for {_seconds(one.lag_s)}: {one.grain} is to call `context.ack`. They come again "
-            "after ack_timeout_s."
+            f"{name} has {one.lag_events:,} events that wait for manual acknowledgement, the "
+            f"oldest for {_seconds(one.lag_s)}: {one.grain} must call `context.ack`. The events "
+            "are redelivered after ack_timeout_s."
         )
     if one.attempts:
         return "subscription_parked", (
-            f"{name} has failed {one.attempts} times at one event, and tries it again: "
+            f"{name} has failed {one.attempts} attempts at one event, and retries it: "
             f"{show_text(one.trouble, 500)}."
         )
     return None
@@ -234,10 +249,10 @@ def _find_parked(one: SubscriptionReport, rate: float) -> Found:
 def _find_blocked(one: SubscriptionReport, rate: float) -> Found:
     if one.state != "in_flight" or one.out_s < BLOCKED_S or one.out_s < 10 * one.event_s:
         return None
-    usual = f"; an event takes {_seconds(one.event_s)} as a rule" if one.event_s else ""
+    usual = f"; an event usually takes {_seconds(one.event_s)}" if one.event_s else ""
     return "handler_blocked", (
-        f"{one.grain} has not answered subscription {show_text(one.id)} for {_seconds(one.out_s)}"
-        f"{usual}."
+        f"{one.grain} has not answered a delivery of subscription {show_text(one.id)} for "
+        f"{_seconds(one.out_s)}{usual}."
     )
 
 
@@ -247,9 +262,9 @@ def _slow(one: SubscriptionReport, rate: float) -> Found:
     if one.state == "ready" and one.still_s >= BLOCKED_S:
         return None  # its handler is idle, so another cause delays it
     return "handler_slow", (
-        f"Subscription {show_text(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
-        f"{_seconds(one.event_s)} for an event, which is {one.rate:,.0f} events a second at most, "
-        f"and its queue brings {rate:,.0f}."
+        f"Subscription {show_text(one.id)} lags by {_seconds(one.lag_s)}: its handler takes "
+        f"{_seconds(one.event_s)} for an event, so it processes at most {one.rate:,.0f} events a "
+        f"second, and {rate:,.0f} events a second are read from its queue."
     )
 
 
@@ -257,17 +272,18 @@ def _unreachable(one: SubscriptionReport, rate: float) -> Found:
     if one.state != "backoff":
         return None
     return "grain_unreachable", (
-        f"{one.grain} could not be reached for subscription {show_text(one.id)}, and is tried "
-        f"again: {show_text(one.trouble, 500) or 'no answer came'}."
+        f"{one.grain} could not be reached for subscription {show_text(one.id)}; the delivery is "
+        f"retried: {show_text(one.trouble, 500) or 'the grain gave no answer'}."
     )
 
 
 def _still(one: SubscriptionReport, rate: float) -> Found:
     if one.still_s < BLOCKED_S:
         return None
-    reason = show_text(one.reason, 500) or "nothing is known that it waits for (please report this)"
+    reason = show_text(one.reason, 500) or "the reason is unknown (please report this)"
     return "standing_still", (
-        f"Subscription {show_text(one.id)} has not moved for {_seconds(one.still_s)}: {reason}."
+        f"Subscription {show_text(one.id)} has made no progress for {_seconds(one.still_s)}: "
+        f"{reason}."
     )
 
 

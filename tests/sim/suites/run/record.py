@@ -104,7 +104,7 @@ class StandingStill(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Judge a log line of an agent."""
         text = record.getMessage()
-        if "has not moved" not in text:
+        if "has made no progress" not in text:
             return
         self._run.figures["stood still"] += 1
         calm_s, now_s = self._calm_s, self._run.simulation.loop.time()

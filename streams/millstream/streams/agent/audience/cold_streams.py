@@ -84,7 +84,7 @@ class ColdStreams:
 
     def ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Read the rows of all streams together that become cold in this iteration of the loop."""
-        entry.asking = "its subscriptions are being read"
+        entry.asking = "the subscriptions of the stream are being read"
         self._unasked.append((stream, entry))
         if len(self._unasked) == 1:
             self._tasks.start(self._ask_all())
@@ -116,10 +116,10 @@ class ColdStreams:
 
     def _note_unknown(self, stream: StreamId, entry: StreamEntry, error: Exception) -> None:
         text = f"{type(error).__name__}: {text_of(error)}"
-        entry.asking = f"its subscriptions are read again, after {text}"
+        entry.asking = f"the subscriptions of the stream are read again, after {text}"
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
-            said = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
+            said = "the subscriptions of %s are not known yet, so its events wait: %s: %s%s"
             log.warning(
                 said, show_text(str(stream)), type(error).__name__, text_of(error), left_out
             )

@@ -81,7 +81,7 @@ class StreamEntry:
         if self.cold is not None:
             return self.asking
         is_given = self.spreading is not None and not self.spreading.done()
-        return "its events are being given to very many subscriptions" if is_given else ""
+        return "an event is being offered to very many subscriptions" if is_given else ""
 
     def dump(self) -> str:
         """Return the state of the stream, for a report of a fault."""

@@ -184,7 +184,7 @@ class CatchUp:
         if self._task is None or self._task.done():
             return ""
         since_s = self._clock.now() - self._since_s
-        return f"{self._doing or 'a page is next'}, since {since_s:.1f} s"
+        return f"{self._doing or 'the next page is read soon'} (began {since_s:.1f} s ago)"
 
     def _do(self, text: str) -> None:
         self._doing, self._since_s = text, self._clock.now()
@@ -219,7 +219,7 @@ class CatchUp:
 
     async def _begin(self, new: Sequence[Cursor]) -> None:
         """Compare the beginnings of cursors with the kept messages. Raises AdapterFault."""
-        self._do(f"{self._reader.at('bounds')} is to answer")
+        self._do(f"waiting for {self._reader.at('bounds')}")
         newest = self._cache.newest
         for behind in new:
             behind.keeps = True
@@ -235,7 +235,7 @@ class CatchUp:
             behind.keeps = True
         position = min(behind.following for behind in wanted)
         events, size_bytes = self._cache.room()
-        self._do(f"{self._reader.at('read_from')} is to answer")
+        self._do(f"waiting for {self._reader.at('read_from')}")
         page = await self._reader.page(
             position,
             max(EVENTS_MIN, min(events, self._flow.read_events_max)),

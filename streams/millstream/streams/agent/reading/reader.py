@@ -491,9 +491,9 @@ class ReaderCore:
         if self._stage is not Stage.OPEN:
             return f"the receiver is {self._stage.value}"
         if self._until_s < math.inf:
-            return f"a read is out since {now_s - self._read_begun_s:.1f} s"
+            return f"a read has run for {now_s - self._read_begun_s:.1f} s"
         if self._waiting or not self._cache.room()[0]:
-            return "there is no room in the cache"
+            return "the cache is full"
         if now_s < self._read_at_s < math.inf:
             return f"the next read is due in {self._read_at_s - now_s:.1f} s"
         return ""

@@ -33,27 +33,31 @@ def reason_of(one: Subscriber, seat: Seat) -> str:
         case DeliveryState.IN_FLIGHT:
             out_s = delivery.out_s(seat.now_s)
             if seat.is_out and out_s <= one.options.handler_timeout_s + ANSWER_S + LATE_S:
-                place = f"silo {seat.silo}" if seat.silo else "a silo that is being looked for"
-                return f"it waits for the reply of {grain} in {place} since {out_s:.1f} s"
+                place = f"in silo {seat.silo}" if seat.silo else "whose silo is being looked up"
+                return f"the delivery has waited {out_s:.1f} s for the reply of {grain} {place}"
         case DeliveryState.GIVING_UP:
             return (
-                "it waits for the failure handler, or for the store, to take an event that was "
-                f"tried {delivery.attempts} times: {_trouble(delivery)}"
+                "the failure handler, or the store, has not yet accepted an event that was given "
+                f"up after {delivery.attempts} attempts: {_trouble(delivery)}"
             )
         case DeliveryState.BACKOFF:
             left_s = delivery.when_s - seat.now_s
             if left_s >= -LATE_S:
-                return f"it is tried again in {max(0.0, left_s):.1f} s, after {_trouble(delivery)}"
+                wait_s = max(0.0, left_s)
+                return f"the delivery is retried in {wait_s:.1f} s, after {_trouble(delivery)}"
         case DeliveryState.UNACKED:
             if unacked := delivery.cursor.ahead:
                 return (
-                    f"{unacked:,} events are not acknowledged by hand: {grain} is to call "
-                    f"`context.ack`; they come again {one.options.ack_timeout_s:g} s after they "
-                    "were handled (ack_timeout_s)"
+                    f"{unacked:,} events wait for manual acknowledgement: {grain} must call "
+                    f"`context.ack`; the events are redelivered {one.options.ack_timeout_s:g} s "
+                    "after they were handled (ack_timeout_s)"
                 )
         case DeliveryState.LAGGING:
             if seat.is_lagging and seat.reading:
-                return f"it is behind the cache, and its events are read anew: {seat.reading}"
+                return (
+                    "the subscription lags behind the cache, and its events are read again from "
+                    f"the queue: {seat.reading}"
+                )
         case DeliveryState.FAULTED:
             return _explain_stop(one, delivery)
     return ""
@@ -61,27 +65,32 @@ def reason_of(one: Subscriber, seat: Seat) -> str:
 
 def _ready(delivery: Delivery, seat: Seat) -> str:
     if seat.is_paused:
-        return "the queue is being handed over: no call begins"
+        return "the queue is being handed over, so no call begins"
     if seat.is_out:
-        return "a call that was out before it was moved, or made again, has not ended"
+        return (
+            "an earlier call of the subscription has not ended; the subscription was moved or "
+            "created again while the call ran"
+        )
     if seat.is_early:
-        return "its stream moved here from another queue, which has events that are not done"
+        return "the stream moved to this queue, and its former queue still has unfinished events"
     if seat.is_wary:
-        return "owners of the queue have died: the queue record is to name its event first"
+        return "owners of the queue crashed, so the queue record must name the event first"
     if seat.is_alone and seat.calls_out:
-        return "an event that may have ended a silo runs alone in the queue"
+        return "an event that may have crashed a silo runs alone in the queue"
     if seat.calls_out >= seat.calls_out_max:
-        return f"no credit: {seat.calls_out} of {seat.calls_out_max} calls of the queue are out"
-    return f"it is tried again at once, after {_trouble(delivery)}" if delivery.trouble else ""
+        return f"{seat.calls_out} of {seat.calls_out_max} calls of the queue are in flight"
+    return (
+        f"the delivery is retried at once, after {_trouble(delivery)}" if delivery.trouble else ""
+    )
 
 
 def _explain_stop(one: Subscriber, delivery: Delivery) -> str:
     if one.held == "faulted":
         trouble = f", after {_trouble(delivery)}" if delivery.trouble else ""
-        return f"it is faulted{trouble}: `resume()` lets it go on"
+        return f"the subscription is faulted{trouble}: `resume()` resumes it"
     if one.held == "paused":
-        return "it is paused: `resume()` lets it go on"
-    return "all of its stream is paused: `resume_stream` lets it go on" if one.is_paused else ""
+        return "the subscription is paused: `resume()` resumes it"
+    return "the whole stream is paused: `resume_stream` resumes it" if one.is_paused else ""
 
 
 def _trouble(delivery: Delivery) -> str:

@@ -60,7 +60,7 @@ class Watch:
         try:
             await self._look()
         except Exception:
-            log.exception("%s: what stands still is not known", self._where, extra=self._extra)
+            log.exception("%s: the check for standstills failed", self._where, extra=self._extra)
 
     async def _look(self) -> None:
         self._ask_backlog()
@@ -78,15 +78,15 @@ class Watch:
             return
         name = f"{self._where}: {subject_of(told)}"
         if told.work is None:
-            text = "%s goes on, after it had not moved for %.0f s%s"
+            text = "%s makes progress again, after a standstill of %.0f s%s"
             log.warning(text, name, told.still_s, left_out, extra=self._extra)
         elif reason := told.work.reason():
-            text = "%s has not moved for %.0f s: %s%s"
+            text = "%s has made no progress for %.0f s: %s%s"
             log.warning(text, name, told.still_s, reason, left_out, extra=self._extra)
         else:
             text = (
-                "%s has not moved for %.0f s, and waits for nothing that is known, which is a "
-                "fault of Millstream: please report it with this state: %s%s"
+                "%s has made no progress for %.0f s, and the reason is unknown. This is a fault "
+                "of Millstream: please report it with this state: %s%s"
             )
             log.error(text, name, told.still_s, told.work.dump(), left_out, extra=self._extra)
 
