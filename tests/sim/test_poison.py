@@ -214,7 +214,7 @@ def test_what_kills_silos_is_given_up_and_nothing_else(
     one, letters, later = played(seed, is_apart=is_apart, **how)
     assert [item_in(letter) for letter in letters] == [POISON]
     (letter,) = letters
-    assert "the silo of its handler died" in letter.failure.error
+    assert "the handler's silo crashed" in letter.failure.error
     assert letter.failure.attempts == RETRIES + 1
     assert set(one.handled) == {item for key in KEYS for item in items_of(key)} - {POISON}
     in_company = 1 if is_apart else DEATHS_MIN  # before deliveries become careful

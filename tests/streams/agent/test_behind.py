@@ -208,5 +208,5 @@ async def test_what_is_gone_is_left_out_counted_and_said(
     lost = sorted(set(range(100)) - set(SEEN["slow"]))
     assert lost == list(range(lost[0], 50)) and SEEN["slow"] == sorted(SEEN["slow"])
     assert agent.findings.gap_count == 1
-    assert f"events of lines/slow from {Token(1, lost[0] + 1)} on" in caplog.text
-    assert f"before {Token(1, 51)}, are gone" in caplog.text
+    assert f"events of lines/slow from {Token(1, lost[0] + 1)} to" in caplog.text
+    assert f"before {Token(1, 51)} are lost" in caplog.text

@@ -98,7 +98,7 @@ async def test_an_error_names_provider_queue_adapter_and_method(
 @pytest.mark.parametrize("method", ["bounds", "seek", "read_from"])
 async def test_a_call_that_never_ends_is_left_behind(method: str) -> None:
     desk = Desk("hang")
-    text = f"p: q: OddReader.{method} gave no answer for 0.01 s, and is left behind"
+    text = f"p: q: OddReader.{method} gave no answer for 0.01 s, and was abandoned"
     with pytest.raises(AdapterFault, match=f"^{text}$"):
         await asked(desk)[method]()
     assert len(desk.tasks) == 1, "it did not end although it was cancelled"
@@ -109,12 +109,12 @@ async def test_a_call_that_never_ends_is_left_behind(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "answer", "said"),
     [
-        ("bounds", None, "returned no two tokens"),
-        ("bounds", (Token(1, 1), 7), "returned no two tokens"),
-        ("bounds", (Token(1, 1),), "returned no two tokens"),
-        ("seek", "1-1", "returned no token"),
-        ("read_from", [], "returned no Page"),
-        ("read_from", Page([], Token(1, 1), False), "does not lead on"),
+        ("bounds", None, "did not return two tokens"),
+        ("bounds", (Token(1, 1), 7), "did not return two tokens"),
+        ("bounds", (Token(1, 1),), "did not return two tokens"),
+        ("seek", "1-1", "did not return a token or None"),
+        ("read_from", [], "did not return a Page"),
+        ("read_from", Page([], Token(1, 1), False), "must be above"),
     ],
 )
 async def test_a_wrong_answer_is_a_fault(method: str, answer: object, said: str) -> None:

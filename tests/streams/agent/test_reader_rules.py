@@ -159,9 +159,9 @@ def test_it_says_in_words_what_reading_waits_for() -> None:
     def waits_for() -> str:
         return desk.core.waits_for(desk.now_s)
 
-    assert waits_for() == "the receiver is none"
+    assert waits_for() == "the state of the receiver is none"
     desk.step(desk.core.tick)
-    assert waits_for() == "the receiver is opening"
+    assert waits_for() == "the state of the receiver is opening"
     desk.step(desk.core.on_opened, 1)
     desk.now_s += 1.5
     assert waits_for() == "a read has run for 1.5 s"
@@ -398,7 +398,7 @@ def test_a_read_is_left_behind_after_its_wait_and_its_limit() -> None:
     assert desk.core.wake_s() == 100.0 + OPTIONS.read_limit_s
     said, _ = desk.wait(OPTIONS.read_limit_s)
     assert isinstance(said, Say) and "read gave no answer for 10 s" in said.text
-    assert "another receiver is made in 1 s" in said.text
+    assert "the receiver is replaced in 1 s" in said.text
 
 
 def test_while_paused_nothing_is_read_however_often_it_is_looked_at() -> None:

@@ -147,7 +147,7 @@ async def test_one_that_the_agent_was_never_told_of_hears_what_comes_later(
         await until(lambda: known(silo) == ["a"])
         await publish(silo, 2)
         await until(lambda: SEEN["a"] == [2])
-    assert "is stored, and was not known here" in caplog.text
+    assert "is stored, but was not known here" in caplog.text
 
 
 async def test_one_whose_end_the_agent_was_not_told_of_ends(
@@ -217,7 +217,7 @@ async def test_a_store_that_raises_anything_is_asked_again(
         await publish(silo, 1)
         patched = pytest.MonkeyPatch()
         patched.setattr(KnownSubscriptions, "read_stored", odd)
-        await until(lambda: "were not compared: KeyError" in caplog.text)
+        await until(lambda: "could not be compared with the store: KeyError" in caplog.text)
         patched.undo()
         Lost(monkeypatch, "attach")
         await cluster.grain(Reader, "a").listen()

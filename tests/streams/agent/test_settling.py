@@ -193,14 +193,14 @@ def test_an_acknowledgement_that_fails_is_made_again_less_and_less_often() -> No
         assert desk.ask(now_s) == (Ack(None, [token(1)]),)
         said = desk.settling.on_failed(now_s)
         waits.append(desk.settling.wake_s(now_s) - now_s)
-        assert said == f"it is acknowledged again in {waits[-1]:g} s"
+        assert said == f"the acknowledgement is retried in {waits[-1]:g} s"
         assert desk.ask(now_s + waits[-1] - 0.001) == ()
         now_s += waits[-1]
     assert waits == [2.0, 4.0, 8.0, 8.0]
     desk.acks(now_s)
     desk.done(2)
     desk.ask(now_s + 1.0)
-    assert desk.settling.on_failed(now_s) == "it is acknowledged again in 2 s"
+    assert desk.settling.on_failed(now_s) == "the acknowledgement is retried in 2 s"
     assert desk.settling.acked_upto is None
 
 
@@ -240,7 +240,7 @@ def test_what_fails_to_go_back_goes_later_and_holds_up_no_acknowledgement() -> N
     desk.done(1)
     desk.settling.give_back([token(7)], 0.0, has_run=True)
     desk.ask(2.0)
-    assert desk.settling.on_failed(2.0) == "it is tried again soon"
+    assert desk.settling.on_failed(2.0) == "the call is retried soon"
     assert desk.settling.until_s == math.inf
     desk.acks(2.0)
     assert desk.settling.wake_s(2.0) == 2.5 and desk.ask(2.4) == ()
@@ -298,7 +298,7 @@ def test_an_extension_that_fails_is_tried_again_soon() -> None:
     desk = Desk(LEASED, notes="all")
     desk.comes(1, lease_s=4.0)
     desk.ask(2.0)
-    assert desk.settling.on_failed(2.1) == "it is tried again soon"
+    assert desk.settling.on_failed(2.1) == "the call is retried soon"
     assert desk.ask(2.5) == () and desk.settling.wake_s(2.5) == 2.6
     assert desk.ask(2.6) == (Extend([token(1)], 4.0),)
 

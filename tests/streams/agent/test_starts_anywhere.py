@@ -99,7 +99,7 @@ async def test_a_token_ahead_of_the_queue_does_not_make_deaf(
         await until(lambda: SEEN["a"] == [3, 4])
         await publish(cluster, 5)
         await until(lambda: SEEN["a"] == [3, 4, 5])
-    assert f"was to begin at {start}" in caplog.text
+    assert f"should begin at {start}" in caplog.text
 
 
 @REWINDS

@@ -83,7 +83,11 @@ async def test_what_is_held_in_a_namespace_is_read_beside_a_damaged_row_which_co
     states = {stream.key: (row.id, row.state) for stream, row in found.items()}
     assert states[KEYS[1]] == ("x\x1fy", "paused") and states["a"][1] == "pending"
     (said,) = caplog.messages
-    assert "nothing is delivered to x" in said and "is damaged" in said and "restore" in said
+    assert (
+        "no event is delivered to subscription x" in said
+        and "is damaged" in said
+        and "restore" in said
+    )
 
 
 async def test_a_row_that_was_written_bare_is_read() -> None:

@@ -145,7 +145,7 @@ async def test_a_damaged_row_of_a_namespace_counts_as_paused(
     found = await rows_of_namespace(store, "default", "n")
     wanted = SubscriptionRow("one\x1ftwo", "", stream.key, "", False, HERE, state="paused")
     assert found == [(stream, wanted)]
-    assert "nothing is delivered to one" in caplog.text
+    assert "no event is delivered to subscription one" in caplog.text
 
 
 def test_the_row_of_a_mark_is_active_and_goes_on_where_it_is() -> None:

@@ -169,7 +169,7 @@ async def test_events_wait_while_the_only_host_of_their_grain_is_away(
                 await until(lambda: SEEN["new"] == [3] and all(SEEN[k] == [1, 2] for k in KEYS))
         assert places.unheard == 0
         if ends == "stop":
-            assert "no silo hosts Reader now; its events wait for one" in caplog.text
+            assert "no silo hosts grain type Reader; its events wait for one" in caplog.text
 
 
 async def test_a_type_that_stays_away_is_given_up_in_time() -> None:

@@ -259,7 +259,7 @@ async def test_a_pause_that_is_stored_and_was_not_told_is_found_and_so_is_the_re
         await until(lambda: SEEN["lines s"] == [0, 1])
         assert "is not paused any more" in caplog.text
         await store.write(key, row.data, None, row.fence)
-        await until(lambda: "is paused, and was delivered to" in caplog.text)
+        await until(lambda: "is paused, but received events" in caplog.text)
         await stream.publish(2)
         await spin(300)
         assert SEEN["lines s"] == [0, 1]

@@ -43,10 +43,10 @@ class QueueFindings:
         """Count a gap that the receiver found in the queue."""
         self.gap_count += 1
         log.error(
-            "%s: events behind %s are gone; reading goes on at %s",
+            "%s: events after %s are lost; reading continues at %s",
             self._where,
             "the beginning" if gap.after is None else gap.after,
-            "the oldest that is kept" if gap.first is None else gap.first,
+            "the oldest stored event" if gap.first is None else gap.first,
             extra=self._extra,
         )
 
@@ -54,11 +54,11 @@ class QueueFindings:
         """Count a gap of a lagging subscription: the provider no longer has the events that it
         needs."""
         self.gap_count += 1
-        text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
+        text = "%s: events of %s from %s to before %s are lost: %s continues without them"
         names = show_text(str(behind.key[0])), wanted, first, show_text(behind.key[1])
         log.error(text, self._where, *names, extra=self._extra)
 
     def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
         """Log that a subscription should begin at a token that the queue has not reached."""
-        text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
+        text = "%s: %s should begin at %s, but the queue ends at %s: it begins with the next event"
         log.warning(text, self._where, show_text(behind.key[1]), start, last, extra=self._extra)

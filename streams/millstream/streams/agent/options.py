@@ -106,12 +106,13 @@ class StreamOptions:
         check_fields(self)
         if self.poll_ceiling_s < self.poll_first_s:
             raise ConfigError(
-                f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"
+                f"poll_ceiling_s is {self.poll_ceiling_s}; it must be at least poll_first_s, "
+                f"{self.poll_first_s}"
             )
         if self.read_retry_ceiling_s < self.read_retry_s:
             raise ConfigError(
-                f"read_retry_ceiling_s is {self.read_retry_ceiling_s}, below read_retry_s "
-                f"{self.read_retry_s}"
+                f"read_retry_ceiling_s is {self.read_retry_ceiling_s}; it must be at least "
+                f"read_retry_s, {self.read_retry_s}"
             )
 
     def publish_limits(

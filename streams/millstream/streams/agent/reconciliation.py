@@ -122,9 +122,9 @@ def repairs(
         if subscriber is None and is_implicit(row.id):
             continue  # its mark is missing at present
         if subscriber is None:
-            note = "is stored, and was not known here"
+            note = "is stored, but was not known here"
         else:
-            note = "is held, and was delivered to" if is_held else "is not held any more"
+            note = "is stopped, but received events" if is_held else "is not stopped any more"
         found.append(Repair(row.id, row, is_held, note))
     for name in gone:
         subscriber = known.get(name)
@@ -133,7 +133,7 @@ def repairs(
         if subscriber.is_explicit:
             found.append(Repair(name, None, False, "is not stored any more"))
         elif subscriber.held:
-            found.append(Repair(name, _row_of(subscriber), False, "is not held any more"))
+            found.append(Repair(name, _row_of(subscriber), False, "is not stopped any more"))
     return found
 
 
@@ -190,7 +190,7 @@ class Reconciliation:
             await self._look(stream, entry)
         except Exception as error:  # a store may raise anything: the next look tries again
             is_known = isinstance(error, MillstreamError)
-            text = "subscriptions of %s were not compared: %s: %s"
+            text = "the subscriptions of %s could not be compared with the store: %s: %s"
             name = type(error).__name__
             log.log(INFO if is_known else WARNING, text, show_text(str(stream)), name, error)
         finally:
@@ -241,7 +241,8 @@ class Reconciliation:
         await self._look(stream, entry, has_looked_again=True)
 
     def _repair(self, stream: StreamId, one: Repair) -> None:
-        log.warning("%s of %s %s", show_text(one.subscription), show_text(str(stream)), one.note)
+        name, where = show_text(one.subscription), show_text(str(stream))
+        log.warning("subscription %s of %s %s", name, where, one.note)
         if one.row is None:
             self._told.detach(stream, one.subscription)
         elif one.is_held:
@@ -250,8 +251,8 @@ class Reconciliation:
             self._told.attach(stream, msgspec.structs.replace(one.row, start=HERE))
 
     async def _follow(self, stream: StreamId, pause: SubscriptionRow | None) -> None:
-        note = "is not paused any more" if pause is None else "is paused, and was delivered to"
-        log.warning("%s %s", show_text(str(stream)), note)
+        note = "is not paused any more" if pause is None else "is paused, but received events"
+        log.warning("stream %s %s", show_text(str(stream)), note)
         if pause is None:
             self._told.attach(stream, stream_row(stream))
         else:
@@ -259,6 +260,9 @@ class Reconciliation:
         await self._told.follow(stream)
 
     async def _forget(self, stream: StreamId, row: SubscriptionRow) -> None:
-        text = "%s of %s: no silo has hosted %s for absent_type_retention_s: it is forgotten"
+        text = (
+            "subscription %s of %s is deleted: no silo has hosted grain type %s for "
+            "absent_type_retention_s"
+        )
         log.warning(text, show_text(row.id), show_text(str(stream)), row.grain_type)
         await self._stored.forget(stream, row.id)

@@ -162,7 +162,7 @@ async def rows_of_namespace(
             row = open_row(name, stored.data, ROW.decode)
         except Corrupt as error:
             log.error(
-                "nothing is delivered to %s of %s: %s",
+                "no event is delivered to subscription %s of stream key %s: %s",
                 show_text(subscription),
                 show_text(key),
                 error,

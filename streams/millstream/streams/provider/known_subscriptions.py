@@ -100,7 +100,7 @@ class KnownSubscriptions:
             wait_s = max(0.0, after.until_s - now_s)
             self._timer = self._services.tasks.call_later(wait_s, self.refresh)
         for grain_type in sorted(after.absent - before.absent):
-            text = "%s: no silo hosts %s now; its events wait for one, at most %g s (%s)"
+            text = "%s: no silo hosts grain type %s; its events wait for one, at most %g s (%s)"
             name = "absent_type_retention_s"
             log.warning(text, self._provider, grain_type, self._retention_s, name)
         if after.of_namespace != before.of_namespace:

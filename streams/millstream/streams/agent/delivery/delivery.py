@@ -99,7 +99,7 @@ class Tries(msgspec.Struct, frozen=True):
     def on_death(self, event: Died) -> Tries:
         """Return the attempts after a crash of silos that had the item."""
         deaths = self.deaths + event.times
-        text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
+        text = f"SiloUnavailable: the handler's silo crashed {deaths} times while the handler ran"
         is_alone = self.died_alone or event.is_alone
         return Tries(self.failures, deaths, is_alone, Failure(FailureKind.DEATH, text))
 

@@ -126,7 +126,7 @@ class GiveUps:
                 key, failure
             )
         except Exception as error:  # an error of the grain, or of the call
-            text = "%s/%s was not told, or failed, that %s was given up: %s"
+            text = "the call of @on_error of %s/%s failed for event %s, which was given up: %s"
             log.warning(text, kind, show_text(key), failure.token, error)
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
@@ -138,12 +138,13 @@ class GiveUps:
         except TimeoutError:
             if limit.expired():
                 raise NoAnswer(
-                    f"no answer within {timeout_s:g} s (DeliveryOptions.give_up_timeout_s); the "
-                    "subscription waits until there is one: let give_up return, or raise the limit"
+                    f"the failure handler gave no answer within {timeout_s:g} s "
+                    "(DeliveryOptions.give_up_timeout_s); the subscription waits for an answer: "
+                    "let `give_up` return sooner, or raise the limit"
                 ) from None
             raise
         if outcome not in OUTCOMES:
-            raise TypeError(f"give_up returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
+            raise TypeError(f"`give_up` returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
         return outcome
 
     def log_no_answer(self, failure: DeliveryFailure, error: BaseException) -> None:
@@ -151,7 +152,8 @@ class GiveUps:
         is_known = isinstance(error, MillstreamError | NoAnswer)
         log.log(
             logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
-            "on_give_up for %s of %s for %s is asked again: %s",
+            "the failure handler (on_give_up) is called again for event %s of %s, subscription "
+            "%s: %s",
             failure.token,
             show_text(str(failure.stream)),
             show_text(failure.subscription),
@@ -184,7 +186,7 @@ def failure_of(
 def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
     """Log the outcome of an event."""
     log.error(
-        "%s gave up %s at %s after %d attempts (%s): %s",
+        "subscription %s of %s gave up event %s after %d attempts (%s): %s",
         show_text(failure.subscription),
         show_text(str(failure.stream)),
         failure.token,

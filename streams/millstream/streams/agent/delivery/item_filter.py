@@ -82,7 +82,7 @@ class ItemFilter:
     def _log_slow(self, label: str, subscriber: Subscriber, took_s: float) -> None:
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
-            text = "filter %s of %s took %.0f ms for one event, and stops its whole silo for that%s"
+            text = "filter %s of subscription %s blocked its silo for %.0f ms for one event%s"
             log.warning(text, label, show_text(subscriber.id), took_s * 1e3, left_out)
 
 

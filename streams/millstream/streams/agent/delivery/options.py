@@ -54,6 +54,6 @@ class DeliveryOptions:
         check_fields(self)
         if self.target_call_s > self.handler_timeout_s:
             raise ConfigError(
-                f"target_call_s is {self.target_call_s}, above handler_timeout_s"
-                f" {self.handler_timeout_s}"
+                f"target_call_s is {self.target_call_s}; it must be at most handler_timeout_s, "
+                f"{self.handler_timeout_s}"
             )

@@ -78,7 +78,7 @@ class ContainedReader:
             first, last = bounds
             if isinstance(first, Token | None) and isinstance(last, Token | None):
                 return first, last
-        raise AdapterFault(f"{self.at('bounds')} returned no two tokens")
+        raise AdapterFault(f"{self.at('bounds')} did not return two tokens, or None for each")
 
     async def seek(self, when: datetime) -> Token | None:
         """Return the first message accepted at that time or later, or None if there is none yet.
@@ -88,7 +88,7 @@ class ContainedReader:
         token = await self._call("seek", lambda reader: reader.seek(when))
         if isinstance(token, Token | None):
             return token
-        raise AdapterFault(f"{self.at('seek')} returned no token")
+        raise AdapterFault(f"{self.at('seek')} did not return a token or None")
 
     async def find_start(self, when: datetime) -> str:
         """Return the beginning of the messages of that time as the start of a subscription. If
@@ -117,10 +117,12 @@ class ContainedReader:
         if isinstance(page, CursorTooOld):
             return page
         if not isinstance(page, Page) or not isinstance(page.next, Token):
-            raise AdapterFault(f"{where} returned no Page")
+            raise AdapterFault(f"{where} did not return a Page")
         check_messages(page.messages, None, True, where)
         if page.next <= position:
-            raise AdapterFault(f"{where} does not lead on from {position}: {page.next}")
+            raise AdapterFault(
+                f"{where} returned a Page with next={page.next}, which must be above {position}"
+            )
         return page
 
     async def _call(self, method: str, call: Callable[[QueueReader], Awaitable[object]]) -> object:
@@ -207,7 +209,7 @@ class CatchUp:
             except AdapterFault as fault:
                 failures += 1
                 wait_s = self._retries.whole_s(failures)
-                text = f"{fault}; it is read again in {wait_s:g} s"
+                text = f"{fault}; the read is retried in {wait_s:g} s"
                 self._findings.at_fault(text)
                 self._do(text)
                 for behind in wanted:
@@ -263,7 +265,9 @@ class CatchUp:
                 self._losses.note(loss, self._clock.wall_s())
         if first <= position:
             where = self._reader.at("read_from")
-            raise AdapterFault(f"{where} has {first}, and refuses {position}")
+            raise AdapterFault(
+                f"{where} raised CursorTooOld for {position}, although it keeps {first}"
+            )
 
     async def close(self) -> None:
         """Stop, in bounded time."""

@@ -243,7 +243,7 @@ class ContainedReceiver:
             self._runners.leave(self._reading)
         if left:
             log.warning(
-                "%s: %d calls do not end although they were cancelled; they are left behind",
+                "%s: %d calls ignored their cancellation, and were abandoned",
                 f"{self._where}: {type(self.receiver).__name__}",
                 left,
             )
@@ -253,7 +253,7 @@ class ContainedReceiver:
         try:
             await answer_of(self._tasks, lambda: self._at(method), call, self._limit_s)
         except AdapterFault as fault:
-            log.warning("%s; the queue is let go", fault)
+            log.warning("%s; the agent stops all the same", fault)
             return False
         return True
 
@@ -282,7 +282,7 @@ async def answer_of(
     await asyncio.wait([task], timeout=limit_s)
     if not task.done():
         task.cancel()
-        raise AdapterFault(f"{where()} gave no answer for {limit_s:g} s, and is left behind")
+        raise AdapterFault(f"{where()} gave no answer for {limit_s:g} s, and was abandoned")
     if task.cancelled():
         raise AdapterFault(f"{where()} was cancelled")
     answer = task.result()

@@ -363,7 +363,9 @@ class ReaderCore:
         if self._stage is Stage.OPEN:  # otherwise the closed receiver has returned them
             self.settling.give_back(tokens, delay_s, has_run=has_run)
             if self.settling.is_stuck:
-                self._replace(f"{self._where}: release takes nothing back", now_s)
+                self._replace(
+                    f"{self._where}: release failed until too many messages waited", now_s
+                )
         return self.tick(now_s)
 
     def hold(self, is_paused: bool, now_s: float) -> Sequence[Action]:
@@ -408,7 +410,7 @@ class ReaderCore:
             method, limit_s = "start", self._options.start_limit_s
         elif now_s >= self._until_s:
             method, limit_s = "read", self._read_wait_s + self._options.read_limit_s
-        text = f"{method} gave no answer for {limit_s:g} s, and is left behind"
+        text = f"{method} gave no answer for {limit_s:g} s, and was abandoned"
         self._replace(f"{self._where}: {text}", now_s)
 
     def _replace(self, why: str, now_s: float) -> None:
@@ -417,7 +419,7 @@ class ReaderCore:
         wait_s = self._retries.whole_s(self._failures)
         self._open_at_s = now_s + wait_s
         self._end_receiver(Stage.CLOSING, now_s)
-        self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
+        self._out += [Say(f"{why}; the receiver is replaced in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next receiver returns it again, and no token identifies it
             self._drop_waiting()
             self._out.append(Forget())
@@ -489,7 +491,7 @@ class ReaderCore:
         if self.state is ReaderState.PAUSED:
             return "the queue is being handed over"
         if self._stage is not Stage.OPEN:
-            return f"the receiver is {self._stage.value}"
+            return f"the state of the receiver is {self._stage.value}"
         if self._until_s < math.inf:
             return f"a read has run for {now_s - self._read_begun_s:.1f} s"
         if self._waiting or not self._cache.room()[0]:

@@ -191,12 +191,12 @@ class Settlement:
             self._failures += 1
             wait_s = self._retries.whole_s(self._failures)
             self._ack_at_s = now_s + wait_s
-            return f"it is acknowledged again in {wait_s:g} s"
+            return f"the acknowledgement is retried in {wait_s:g} s"
         if isinstance(call, Release):
             self._release_at_s = now_s + self._retry_s
         elif self.leases is not None:
             self.leases.on_failed(self._retry_s, now_s)
-        return "it is tried again soon"
+        return "the call is retried soon"
 
     def take_back(self) -> None:
         """Expect no answer of the call in flight: the next one settles the same messages."""
