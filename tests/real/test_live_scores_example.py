@@ -107,7 +107,7 @@ async def test_a_browser_sees_each_goal_once_although_a_silo_is_killed(
         for name in ("one", "two"):
             silos.append(await stack.enter_async_context(started(folder, *SILO, name)))
             await silos[-1].until("is active at")
-        await silos[1].until("reads it now")  # its share of the queues
+        await silos[1].until("acquired the queue")  # its share of the queues
         web = await stack.enter_async_context(started(folder, "web.py"))
         await web.until("Running on")
         messages = messages_of(f"{url}/events")

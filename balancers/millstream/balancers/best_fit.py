@@ -108,6 +108,8 @@ def exact_shares(
     chosen = {silo: weights.get(silo, 1.0) for silo in silos}
     for silo, weight in chosen.items():
         if not 0 < weight < math.inf:
-            raise ConfigError(f"the weight of {silo} is {weight}, not a finite number above 0")
+            raise ConfigError(
+                f"the weight of silo {silo} is {weight}; it must be a finite number above 0"
+            )
     total = sum(map(Fraction, chosen.values()))
     return {silo: count * Fraction(weight) / total for silo, weight in chosen.items()}

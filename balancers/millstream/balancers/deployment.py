@@ -55,12 +55,12 @@ class DeploymentBalancer:
     ) -> None:
         check_number("rebalance_delay_s", rebalance_delay_s)
         if isinstance(silos, str) or not all(isinstance(one, str) for one in list_names(silos)):
-            raise ConfigError(f"silos is {silos!r}: give a list of names")
+            raise ConfigError(f"silos is {silos!r}: give a list of silo names")
         if weights is not None and not isinstance(weights, Mapping):
-            raise ConfigError(f"weights is {weights!r}: give a dict of shares by silo name")
+            raise ConfigError(f"weights is {weights!r}: give a dict of weights by silo name")
         for name, weight in (weights or {}).items():
             if not isinstance(name, str):
-                raise ConfigError(f"weights[{name!r}]: the name of a silo is a str")
+                raise ConfigError(f"weights[{name!r}]: the name of a silo must be a str")
             check_number(f"weights[{name!r}]", weight, may_be_zero=False)
         self._deployment = None if silos is None else tuple(silos)
         self._delay_s = rebalance_delay_s

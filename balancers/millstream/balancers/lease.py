@@ -87,7 +87,8 @@ class LeaseBalancer:
         """
         if not silos.lease_s:
             raise ConfigError(
-                "LeaseBalancer needs leases: StreamOptions(ownership=OwnershipOptions(lease_s=...))"
+                "LeaseBalancer needs leases of queues: set "
+                "StreamOptions(ownership=OwnershipOptions(lease_s=...))"
             )
         self._queues, self._silos = queues, silos
         self._rounds = Rounds(silos, 0.0, wanted, self._wish)

@@ -55,7 +55,9 @@ class RingBalancer:
 
     def __init__(self, *, buckets: int = 30, rebalance_delay_s: float = 5.0) -> None:
         if type(buckets) is not int or not 1 <= buckets <= BUCKETS_MAX:
-            raise ConfigError(f"buckets is {buckets!r}: not in 1..{BUCKETS_MAX}")
+            raise ConfigError(
+                f"buckets is {buckets!r}; it must be a whole number from 1 to {BUCKETS_MAX}"
+            )
         check_number("rebalance_delay_s", rebalance_delay_s)
         self._buckets = buckets
         self._delay_s = rebalance_delay_s

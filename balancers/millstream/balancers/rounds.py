@@ -37,7 +37,7 @@ def check_number(what: str, number: object, *, may_be_zero: bool = True) -> None
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
         if number > 0 or may_be_zero:
             return
-    least = "that is not negative" if may_be_zero else "above 0"
+    least = "of at least 0" if may_be_zero else "above 0"
     raise ConfigError(f"{what} is {number!r}; it must be a finite number {least}")
 
 
@@ -132,7 +132,7 @@ class Rounds:
             try:
                 await self._answer()
             except Exception:
-                log.exception("a balancer has failed; it is asked again in %g s", LOOK_S)
+                log.exception("a balancer failed; it is called again in %g s", LOOK_S)
                 self._look_at_s = loop.time() + LOOK_S
 
     async def _rest(self, until_s: float | None) -> None:
@@ -149,7 +149,8 @@ class Rounds:
         try:
             found = await self._wish(counted) if self._silos.me in counted else Wish(frozenset())
         except StorageError as error:
-            log.warning("the records of queues cannot be read, nothing is moved: %s", error)
+            text = "the queue records cannot be read, so the balancer moves no queue: %s"
+            log.warning(text, error)
             found = Wish(self._said or frozenset(), LOOK_S)
         self._look_at_s = loop.time() + found.look_s
         if found.queues != self._said:

@@ -237,6 +237,6 @@ async def test_the_log_says_what_happened_to_queues_and_events(
         await place.until_came("a", *TEN)
         await place.restart(1)
         await place.restart(0)
-    assert "this silo reads it now (epoch" in caplog.text
-    assert "given to the next silo" in caplog.text
+    assert "this silo acquired the queue (epoch" in caplog.text
+    assert "handed over to the next silo" in caplog.text
     assert "Listener/a._on_line failed at" in caplog.text and "3 fails" in caplog.text

@@ -50,7 +50,7 @@ def test_a_stream_that_gets_on_is_held_up_by_nothing() -> None:
 
 
 def test_a_stream_without_a_queue_says_why() -> None:
-    text = "orders/eu: no queue carries it: the function of FunctionMapper 'f' answered 9"
+    text = "orders/eu: the stream has no queue: the function of FunctionMapper 'f' returned 9"
     said = found(StreamReport(STREAM, "", trouble=text))
     assert said == ("no_queue", f"Events cannot be published: {text}.")
 

@@ -157,7 +157,8 @@ def test_a_queue_whose_record_is_damaged_waits_and_the_others_go_on(
             await asyncio.sleep(3 * DAMAGED_LOOK_S)
             got = {one for one in heard if one.startswith("two")}
             assert 0 < len(got) < len(keys)
-            assert "queue-2: nobody reads it: row queue/default/queue-2 is damaged" in caplog.text
+            text = "no silo reads the queue, because its record is damaged: row queue/default/"
+            assert f"queue-2: {text}queue-2 is damaged" in caplog.text
             store.put("queue/default/queue-2", row.data, etag, 0)
             await asyncio.sleep(2 * DAMAGED_LOOK_S)
             assert sorted(heard) == sorted(

@@ -66,8 +66,8 @@ def test_the_least_and_the_most_that_may_be_given_is_taken() -> None:
 @pytest.mark.parametrize("answer", [3, -1, True, 1.0, "queue-0", None, 10**30])
 def test_an_answer_that_is_no_queue_is_named_with_mapper_and_stream(answer: object) -> None:
     assert refusal(mapper_of(answer)) == (
-        "orders/7: no queue carries it: the function of FunctionMapper 'odd' answered "
-        f"{answer!r}, which is not an int in 0..2"
+        "orders/7: the stream has no queue: the function of FunctionMapper 'odd' returned "
+        f"{answer!r}, which is not an int from 0 to 2"
     )
 
 
@@ -86,7 +86,8 @@ def test_an_answer_that_cannot_be_shown_is_refused_all_the_same() -> None:
 )
 def test_what_the_function_raises_becomes_a_stream_error(error: BaseException) -> None:
     text = refusal(mapper_of(error))
-    assert text.startswith("orders/7: no queue carries it: the function of FunctionMapper 'odd' ")
+    where = "the function of FunctionMapper 'odd' "
+    assert text.startswith(f"orders/7: the stream has no queue: {where}")
     assert text.endswith(f"raised {type(error).__name__}: {error}")
 
 
@@ -97,14 +98,14 @@ async def an_async_one(stream: StreamId, queues: int) -> int:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"queues": 0}, r"FunctionMapper\(queues=0\): not in 1..65536"),
-        ({"queues": QUEUES_MAX + 1}, "not in 1"),
-        ({"queues": True}, "not in 1"),
-        ({"by": 3}, "by=3.: cannot be called"),
-        ({"by": an_async_one}, "is async; it is a plain function"),
-        ({"name": ""}, "name=''.: not 1..100 characters"),
-        ({"name": "x" * 101}, "not 1..100 characters"),
-        ({"prefix": ""}, "a queue is named by it"),
+        ({"queues": 0}, r"FunctionMapper\(queues=0\): give a whole number from 1 to 65536"),
+        ({"queues": QUEUES_MAX + 1}, "from 1 to 65536"),
+        ({"queues": True}, "from 1 to 65536"),
+        ({"by": 3}, "by=3.: the argument cannot be called"),
+        ({"by": an_async_one}, "is async; give a plain function"),
+        ({"name": ""}, "name=''.: give a name of 1 to 100 characters"),
+        ({"name": "x" * 101}, "give a name of 1 to 100 characters"),
+        ({"prefix": ""}, "the names of the queues begin with it"),
     ],
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, Any], said: str) -> None:
@@ -135,7 +136,7 @@ async def test_a_name_that_differs_from_what_is_stored_is_refused(other: QueueMa
         await MapperRecords(store, "p", other).agree()
     another = MemoryStateStore()
     await MapperRecords(another, "p", other).agree()
-    with pytest.raises(ConfigError, match=r"this silo brings .* mapper 'by_key', mapper epoch 1"):
+    with pytest.raises(ConfigError, match=r"this silo has .* mapper 'by_key', mapper epoch 1"):
         await MapperRecords(another, "p", mine).agree()
 
 
@@ -169,8 +170,8 @@ class Careless:
 
 def test_a_mapper_of_somebody_else_is_held_to_the_same() -> None:
     assert sound(Careless("b")).queue_for(STREAM) == "b"
-    text = "orders/7: no queue carries it: the mapper Careless "
-    assert refusal(sound(Careless("c"))) == f"{text}answered 'c', which is not one of its 2 queues"
+    text = "orders/7: the stream has no queue: the mapper Careless "
+    assert refusal(sound(Careless("c"))) == f"{text}returned 'c', which is not one of its 2 queues"
     assert refusal(sound(Careless(KeyError("x")))) == f"{text}raised KeyError: 'x'"
     assert refusal(sound(Careless([]))).startswith(f"{text}raised TypeError")
     assert refusal(Layout(Careless("c"))).startswith(text)
@@ -203,7 +204,7 @@ def test_a_stream_that_the_former_ring_has_no_queue_for_waits_until_that_is_left
 def test_where_no_ring_has_a_queue_for_a_stream_that_is_said() -> None:
     layout = Layout(FunctionMapper(queues=3, by=picky, name="picky"))
     assert list(layout.queues_of(STREAM)) == ["queue-2"]
-    with pytest.raises(StreamError, match="orders/bad: no queue carries it"):
+    with pytest.raises(StreamError, match="orders/bad: the stream has no queue"):
         layout.queues_of(BAD)
 
 

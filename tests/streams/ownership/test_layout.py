@@ -100,7 +100,7 @@ async def test_one_change_at_a_time_and_the_same_one_again_is_harmless() -> None
     layout = Layout(HashRingMapper(queues=2))
     first = await records.resize(layout.with_queues(5, 2), layout.ring_of)
     assert await records.resize(layout.with_queues(5, 3), layout.ring_of) == first
-    with pytest.raises(ConfigError, match="being changed to 5 queues"):
+    with pytest.raises(ConfigError, match="a change to 5 queues"):
         await records.resize(layout.with_queues(6, 3), layout.ring_of)
     assert await records.mapper_epoch() == 2 and await records.era() == 1
 
@@ -186,7 +186,7 @@ def test_a_mapper_that_cannot_be_resized_is_named() -> None:
         def queue_for(self, stream: StreamId, /) -> QueueId:
             return "a"
 
-    with pytest.raises(ConfigError, match="Fixed has no `resized"):
+    with pytest.raises(ConfigError, match="Fixed has no method `resized"):
         Layout(Fixed()).with_queues(3, 2)
 
 

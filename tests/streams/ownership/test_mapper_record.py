@@ -45,8 +45,8 @@ async def test_another_count_is_refused_also_when_the_whole_cluster_was_started_
     async with silo_of(store, 4):
         pass
     match = (
-        r"'default': its events are in 4 queues \(queue-0 to queue-3\), mapper epoch 1; this silo "
-        r"brings 8 queues \(queue-0 to queue-7\)"
+        r"'default': its events are in 4 queues \(queue-0 to queue-3\), mapper epoch 1, but this "
+        r"silo has 8 queues \(queue-0 to queue-7\)"
     )
     with pytest.raises(ConfigError, match=match):
         async with silo_of(store, 8):

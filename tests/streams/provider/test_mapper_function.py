@@ -43,7 +43,7 @@ ASKED = StreamNamespace("asked", int)
 SEEN: dict[str, list[int]] = defaultdict(list)
 GATES: dict[str, asyncio.Event] = {}
 BAD: set[str] = set()
-REFUSED = "no queue carries it: the function of FunctionMapper 'last_digit' raised KeyError"
+REFUSED = "the stream has no queue: the function of FunctionMapper 'last_digit' raised KeyError"
 
 
 @pytest.fixture(autouse=True)

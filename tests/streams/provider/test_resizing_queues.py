@@ -261,7 +261,7 @@ async def test_a_silo_that_comes_later_uses_the_queues_that_there_are() -> None:
     async with town.silo(queues=5) as third:
         await publish(third, 2)
         await until(seen(3))
-    with pytest.raises(ConfigError, match="brings 4 queues"):
+    with pytest.raises(ConfigError, match="this silo has 4 queues"):
         async with town.silo(queues=4):
             raise AssertionError("started")
 

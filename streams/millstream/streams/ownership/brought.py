@@ -83,7 +83,7 @@ class BroughtMapper:
                 failures += 1
                 wait_s = RETRIES.whole_s(failures)
                 is_known = isinstance(error, MillstreamError)
-                text = "%s: the queues of the broker were not followed; again in %g s: %s: %s"
+                text = "%s: the queues of the broker could not be updated; retry in %g s: %s: %s"
                 what = self._provider, wait_s, type(error).__name__, error
                 log.warning(text, *what, exc_info=None if is_known else error)
                 await asyncio.sleep(wait_s)

@@ -62,21 +62,27 @@ class FunctionMapper:
         prefix: str = "queue",
     ) -> None:
         if type(queues) is not int or not 1 <= queues <= QUEUES_MAX:
-            raise ConfigError(f"FunctionMapper(queues={queues!r}): not in 1..{QUEUES_MAX}")
+            raise ConfigError(
+                f"FunctionMapper(queues={queues!r}): give a whole number from 1 to {QUEUES_MAX}"
+            )
         if not callable(by) or inspect.iscoroutinefunction(by):
             what = "is async" if callable(by) else "cannot be called"
             raise ConfigError(
-                f"FunctionMapper(by={show_text(repr(by))}): {what}; it is a plain function of a "
-                "stream and the number of queues"
+                f"FunctionMapper(by={show_text(repr(by))}): the argument {what}; give a plain "
+                "function of a stream and the number of queues"
             )
         check_text("FunctionMapper(name=...)", name)
         check_text("FunctionMapper(prefix=...)", prefix)
         if not 1 <= len(name) <= NAME_CHARS_MAX:
             raise ConfigError(
-                f"FunctionMapper(name={show_text(repr(name))}): not 1..{NAME_CHARS_MAX} characters"
+                f"FunctionMapper(name={show_text(repr(name))}): give a name of 1 to "
+                f"{NAME_CHARS_MAX} characters"
             )
         if not prefix:
-            raise ConfigError("FunctionMapper(prefix=''): a queue is named by it")
+            raise ConfigError(
+                "FunctionMapper(prefix=''): give a prefix, because the names of the queues begin "
+                "with it"
+            )
         self._queues: tuple[QueueId, ...] = tuple(f"{prefix}-{n}" for n in range(queues))
         self._by = by
         self._name = name
@@ -129,13 +135,13 @@ class FunctionMapper:
             raise self._make_refusal(stream, why) from error
         if type(number) is int and 0 <= number < count:
             return self._queues[number]
-        why = f"answered {show_text(_text(number))}, which is not an int in 0..{count - 1}"
+        why = f"returned {show_text(_text(number))}, which is not an int from 0 to {count - 1}"
         raise self._make_refusal(stream, why)
 
     def _make_refusal(self, stream: StreamId, why: str) -> StreamError:
         where = f"FunctionMapper {show_text(repr(self._name))}"
         return StreamError(
-            f"{show_text(str(stream))}: no queue carries it: the function of {where} {why}"
+            f"{show_text(str(stream))}: the stream has no queue: the function of {where} {why}"
         )
 
 

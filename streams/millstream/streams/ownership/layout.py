@@ -105,7 +105,10 @@ class Layout:
         that."""
         if not isinstance(self._brought, Resizable):
             name = type(self._brought).__name__
-            raise ConfigError(f"the mapper {name} has no `resized(queues, epoch)`")
+            raise ConfigError(
+                f"the mapper {name} has no method `resized(queues, epoch)`, so the number of its "
+                "queues is fixed"
+            )
         return self._brought.with_queues(queues, epoch)
 
     def ring_of(self, queues: int, epoch: int) -> QueueMapper:

@@ -284,9 +284,11 @@ class QueueManager(Generic[R]):
             try:
                 await self._look()
             except StorageError as error:
-                log.warning("the queue records: %s", error, extra={"silo": self._silo.me})
+                text = "the queue records could not be read; retrying: %s"
+                log.warning(text, error, extra={"silo": self._silo.me})
             except Exception:
-                log.exception("the queue records; trying again", extra={"silo": self._silo.me})
+                text = "the check of the queue records failed; retrying"
+                log.exception(text, extra={"silo": self._silo.me})
 
     async def _look(self) -> None:
         etags = await self._store.etags()
@@ -303,12 +305,15 @@ class QueueManager(Generic[R]):
             try:
                 wait_s = await self._decide(queue, owned)
             except Corrupt as error:
-                log.error("%s: nobody reads it: %s", queue, error, extra=self._where(queue))
+                text = "%s: no silo reads the queue, because its record is damaged: %s"
+                log.error(text, queue, error, extra=self._where(queue))
                 wait_s = DAMAGED_LOOK_S
             except StorageError as error:
-                log.warning("%s: the queue record: %s", queue, error, extra=self._where(queue))
+                text = "%s: the queue record could not be read or written; retrying: %s"
+                log.warning(text, queue, error, extra=self._where(queue))
             except Exception:
-                log.exception("%s: owning failed; trying again", queue, extra=self._where(queue))
+                text = "%s: the ownership could not be decided; retrying"
+                log.exception(text, queue, extra=self._where(queue))
             if wait_s is None and self._is_stopping:
                 return  # the queue is free, and its record says so
             if wait_s is None and owned.is_gone:
@@ -419,7 +424,7 @@ class QueueManager(Generic[R]):
     def _run_out(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         owned.lease_timer = None
         if owned.reader is not None and not owned.reader.is_fenced:
-            text = "%s: its lease ran out, as the queue record could not be written in time"
+            text = "%s: the lease expired, because the queue record could not be written in time"
             log.warning(text, queue, extra=self._where(queue))
             owned.reader.pause()
             owned.reader.fence()
@@ -446,9 +451,10 @@ class QueueManager(Generic[R]):
             has_rival=decision.has_rival,
         )
         owned.reader.start()
-        how = "; its last owner is gone or did not answer" if decision.is_forced else ""
+        how = "; the last owner is gone or did not answer" if decision.is_forced else ""
         extra = self._where(queue, record.epoch)
-        log.info("%s: this silo reads it now (epoch %d%s)", queue, record.epoch, how, extra=extra)
+        text = "%s: this silo acquired the queue (epoch %d%s)"
+        log.info(text, queue, record.epoch, how, extra=extra)
 
     async def _free(
         self,
@@ -465,9 +471,9 @@ class QueueManager(Generic[R]):
         await self._write(queue, stored, record)
         owned.local = Unowned()
         is_clean = record.handoff is not None and record.handoff.clean
-        what = "all that it read is done" if is_clean else "what is not done comes again there"
+        what = "all events are done" if is_clean else "unfinished events are redelivered there"
         extra = self._where(queue, record.epoch)
-        log.info("%s: given to the next silo, %s", queue, what, extra=extra)
+        log.info("%s: handed over to the next silo; %s", queue, what, extra=extra)
         self._silo.on_freed(queue)
 
     async def _drop(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
@@ -477,7 +483,7 @@ class QueueManager(Generic[R]):
         if reader is not None:
             reader.fence()
             await reader.stop()
-            text = "%s: another silo took it over; what is not done comes again there"
+            text = "%s: another silo took the queue over; unfinished events are redelivered there"
             log.warning(text, queue, extra=self._where(queue))
         elif was_left:
             self._silo.on_freed(queue)
@@ -511,7 +517,8 @@ class QueueManager(Generic[R]):
                 if owned.reader is not None:
                     await owned.reader.stop()
             except MillstreamError as error:
-                log.warning("%s: while stopping: %s", queue, error, extra=self._where(queue))
+                text = "%s: the reader of the queue failed while it stopped: %s"
+                log.warning(text, queue, error, extra=self._where(queue))
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [owned.task for owned in self._queues.values() if owned.task is not None]

@@ -46,10 +46,15 @@ class HashRingMapper:
 
     def __init__(self, *, queues: int, prefix: str = "queue") -> None:
         if type(queues) is not int or not 1 <= queues <= QUEUES_MAX:
-            raise ConfigError(f"HashRingMapper(queues={queues!r}): not in 1..{QUEUES_MAX}")
+            raise ConfigError(
+                f"HashRingMapper(queues={queues!r}): give a whole number from 1 to {QUEUES_MAX}"
+            )
         check_text("HashRingMapper(prefix=...)", prefix)
         if not prefix:
-            raise ConfigError("HashRingMapper(prefix=''): a queue is named by it")
+            raise ConfigError(
+                "HashRingMapper(prefix=''): give a prefix, because the names of the queues begin "
+                "with it"
+            )
         self._queues: tuple[QueueId, ...] = tuple(f"{prefix}-{n}" for n in range(queues))
         self._step = RING_SIZE // queues
         self._prefix = prefix

@@ -177,9 +177,9 @@ class MapperRecords:
         stored, _ = await self._ensure()
         if not stored.takes(self._brought):
             raise ConfigError(
-                f"stream provider {self._provider!r}: its events are in {stored}; this silo brings "
-                f"{self._brought}: give PersistentStreams the mapper that it had, or another name "
-                "to a provider with other queues"
+                f"stream provider {self._provider!r}: its events are in {stored}, but this silo "
+                f"has {self._brought}: give PersistentStreams the former mapper, or give the "
+                "provider with other queues another name"
             )
 
     async def era(self) -> int:
@@ -224,8 +224,8 @@ class MapperRecords:
                 return record
             if record.old is not None or record.mapper_epoch + 1 != wanted.mapper_epoch:
                 raise ConfigError(
-                    f"stream provider {self._provider!r}: it is being changed to {record}; wait "
-                    "until its former queues are done"
+                    f"stream provider {self._provider!r}: a change to {record} is in progress; "
+                    "wait until its former queues are done"
                 )
             now = ring_of(record.queues, record.mapper_epoch).queues()
             return record.begin(wanted, tuple(dict.fromkeys([*now, *new.queues()])))

@@ -42,4 +42,7 @@ class OwnershipOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         if 0 < self.lease_s < 3 * self.poll_s:
-            raise ConfigError(f"lease_s is {self.lease_s}, below three times poll_s {self.poll_s}")
+            raise ConfigError(
+                f"lease_s is {self.lease_s}; it must be 0, or at least three times poll_s, "
+                f"{self.poll_s}"
+            )

@@ -57,8 +57,8 @@ class QueuePauseTarget(SystemTarget):
         if queue not in queues:
             names = f"{queues[0]} to {queues[-1]}" if queues else "none"
             raise ConfigError(
-                f"stream provider {self._provider!r} has no queue {show_text(queue)}: it has "
-                f"{names}"
+                f"stream provider {self._provider!r} has no queue {show_text(queue)}; its queues "
+                f"are {names}"
             )
         while not await self._is_written(queue, is_held):
             continue

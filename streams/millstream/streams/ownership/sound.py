@@ -55,12 +55,12 @@ class CheckedMapper:
         if is_known:
             return queue
         why = (
-            f"answered {show_text(repr(queue))}, which is not one of its {len(self._queues)} queues"
+            f"returned {show_text(repr(queue))}, which is not one of its {len(self._queues)} queues"
         )
         raise self._make_refusal(stream, why)
 
     def _make_refusal(self, stream: StreamId, why: str) -> StreamError:
         name = type(self._mapper).__name__
         return StreamError(
-            f"{show_text(str(stream))}: no queue carries it: the mapper {name} {why}"
+            f"{show_text(str(stream))}: the stream has no queue: the mapper {name} {why}"
         )
