@@ -160,7 +160,7 @@ async def test_who_subscribes_again_sets_the_policy_anew_while_an_event_fails() 
         ({"retries": -1}, "retries is -1"),
         ({"retries": True}, "retries is True"),
         ({"backoff": 5}, "backoff is 5"),
-        ({"give_up_on": ["x"]}, "give_up_on is .*not a tuple of exception types"),
+        ({"give_up_on": ["x"]}, "give_up_on is .*write a tuple of exception types"),
         ({"on_give_up": "retry"}, "on_give_up is 'retry': write one of 'dead_letter'"),
     ],
 )

@@ -113,7 +113,7 @@ def test_what_is_no_answer_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [ValueError, (5,), ("ValueError",), (KeyboardInterrupt,)])
 def test_what_is_no_tuple_of_exceptions_is_refused(given: object) -> None:
-    with pytest.raises(DefinitionError, match="not a tuple of exception types"):
+    with pytest.raises(DefinitionError, match="write a tuple of exception types"):
 
         class _Bad(Grain):
             @subscribe(LINES, give_up_on=given)  # type: ignore[call-overload, untyped-decorator]

@@ -351,9 +351,9 @@ class Odd(Grain):
 @pytest.mark.parametrize(
     ("which", "text"),
     [
-        ("function", "make it a static method of Odd"),
-        ("lambda", "make it a static method of Odd"),
-        ("method", "make it a static method of Odd"),
+        ("function", "must be a static method of Odd"),
+        ("lambda", "must be a static method of Odd"),
+        ("method", "must be a static method of Odd"),
         ("async", "is async"),
         ("number", "give a function"),
     ],

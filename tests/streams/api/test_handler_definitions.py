@@ -791,7 +791,7 @@ def test_a_namespace_names_the_kinds_of_subscription_that_there_are(value: Any) 
 def test_a_namespace_says_that_its_first_argument_is_the_name(value: Any) -> None:
     with pytest.raises(TypeError) as caught:
         StreamNamespace(value)
-    assert str(caught.value).startswith(f"StreamNamespace({value!r}): the first argument is ")
+    assert str(caught.value).startswith(f"StreamNamespace({value!r}): the first argument must be ")
     assert "a str" in str(caught.value)
 
 

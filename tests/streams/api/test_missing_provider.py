@@ -54,7 +54,7 @@ async def test_a_client_that_publishes_to_a_provider_that_is_not_there_is_told_i
     async with LocalCluster(grains=[], streams={"slow": streams}) as cluster:
         match = (
             r"stream orders/a: the cluster has no stream provider 'fast'. Try again if its silos "
-            r"are being restarted; else mend StreamNamespace\(provider=...\), or "
+            r"are being restarted; otherwise correct StreamNamespace\(provider=...\), or "
             r"Silo\(streams=...\); .* it has: \$ingest/slow$"
         )
         with pytest.raises(NotHosted, match=match):

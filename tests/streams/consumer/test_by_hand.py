@@ -238,7 +238,7 @@ async def test_what_is_not_its_own_is_refused_by_name(desk: Desk) -> None:
     with pytest.raises(ValueError, match="was not delivered to this activation"):
         await desk.keeper.acknowledge_what_never_came()
     await desk.deliver(7, namespace="plain")
-    with pytest.raises(ValueError, match="implicit/plain/Keeper/on_plain is no subscription that"):
+    with pytest.raises(ValueError, match="implicit/plain/Keeper/on_plain has no manual"):
         await desk.keeper.acknowledge(7)
 
 
@@ -264,9 +264,9 @@ def test_what_does_not_go_with_acknowledging_by_hand_is_refused() -> None:
             async def on_kept(self, event: Event[int]) -> None: ...
 
     for define, word in (
-        (with_commit, "commit_with acknowledges what it has written"),
-        (with_where, "the events that `where` leaves out"),
-        (unknown, "ack is 'later': 'auto' or 'manual'"),
+        (with_commit, "commit_with acknowledges the events that it has written"),
+        (with_where, "the events that the filter drops"),
+        (unknown, "ack is 'later': write 'auto' or 'manual'"),
     ):
         with pytest.raises(DefinitionError, match=word):
             define()

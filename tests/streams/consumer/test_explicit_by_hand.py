@@ -253,9 +253,9 @@ async def test_nothing_is_lost_or_out_of_order_however_often_it_changes() -> Non
 async def test_what_does_not_go_with_it_is_refused_before_anything_is_stored() -> None:
     async with cluster_of() as cluster:
         keeper = cluster.grain(Keeper, "k")
-        with pytest.raises(ConfigError, match="the events that `where` leaves out"):
+        with pytest.raises(ConfigError, match="the events that the filter drops"):
             await keeper.listen_to_some()
-        with pytest.raises(ConfigError, match="ack is 'later': 'auto' or 'manual'"):
+        with pytest.raises(ConfigError, match="ack is 'later': write 'auto' or 'manual'"):
             await keeper.listen("later")
         assert len(await cluster.stream(LINES, "k").subscriptions()) == 0
         await keeper.listen("manual", "on_other")  # its mark is for other streams

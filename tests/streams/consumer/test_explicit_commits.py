@@ -188,9 +188,9 @@ async def test_what_is_no_state_of_the_grain_is_refused(what: str) -> None:
 async def test_what_does_not_go_with_it_is_refused_before_anything_is_stored() -> None:
     async with cluster_of() as cluster:
         keeper = cluster.grain(Keeper, "k")
-        with pytest.raises(ConfigError, match="commit_with acknowledges what it has written"):
+        with pytest.raises(ConfigError, match="commit_with acknowledges the events that it has"):
             await keeper.listen(ack="manual")
-        with pytest.raises(ConfigError, match="on_marked has commit_with: leave it out"):
+        with pytest.raises(ConfigError, match="on_marked already has commit_with: omit"):
             await keeper.listen_marked()
         with pytest.raises(ConfigError, match="excludes every other turn"):
             await cluster.grain(Nimble, "k").listen()

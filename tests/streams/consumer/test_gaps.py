@@ -238,7 +238,7 @@ def test_a_class_has_one_gap_handler_for_streams_of_a_name() -> None:
             @on_gap(PLAIN)
             async def lost_too(self, gap: Gap) -> None: ...
 
-    refused(twice, "`lost_too` hears of gaps in streams named 'plain' already")
+    refused(twice, "`lost_too` already handles gaps of streams named 'plain'")
 
 
 def test_a_gap_handler_is_for_a_namespace_that_is_subscribed_to() -> None:

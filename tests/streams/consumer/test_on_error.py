@@ -153,7 +153,7 @@ def test_a_method_of_another_form_is_refused() -> None:
             @on_error(LINES)  # type: ignore[arg-type]
             async def failed(self, failure: str) -> None: ...
 
-    with pytest.raises(DefinitionError, match="hears of errors in streams named 'lines' already"):
+    with pytest.raises(DefinitionError, match="already handles errors of streams named 'lines'"):
 
         class _Twice(Grain):
             @on_error(LINES)

@@ -138,7 +138,7 @@ async def test_a_page_of_another_size_is_refused(limit: int) -> None:
 
 
 async def test_a_stream_without_its_subscription_is_refused() -> None:
-    with pytest.raises(ValueError, match="name its subscription"):
+    with pytest.raises(ValueError, match="without a subscription: give both"):
         await letters_over(LetterRows(MemoryStateStore(), "p")).list(stream=StreamId("l", "a"))
 
 

@@ -180,7 +180,7 @@ async def test_who_comes_last_under_a_name_has_it_and_the_other_is_told() -> Non
             async with stream.consume(name="audit") as second:
                 event = await anext(second)
                 assert event.item == Line(1) and event.redelivered
-                with pytest.raises(StreamError, match="another consumer has come"):
+                with pytest.raises(StreamError, match="another consumer has taken"):
                     await take(first, 10)
                 assert await take(second, 2) == [2, 3]
 
@@ -227,14 +227,14 @@ async def test_two_tasks_cannot_wait_for_the_next_event_at_once() -> None:
 async def test_it_is_entered_once_and_read_inside() -> None:
     async with cluster_of(1) as cluster:
         events = cluster.stream(LINES, "s").consume()
-        with pytest.raises(StreamError, match="is read inside `async with"):
+        with pytest.raises(StreamError, match="read only inside `async with"):
             await anext(events)
         async with events:
-            with pytest.raises(ConfigError, match="was entered before"):
+            with pytest.raises(ConfigError, match="was used before"):
                 await events.__aenter__()
-        with pytest.raises(ConfigError, match="was entered before"):
+        with pytest.raises(ConfigError, match="was used before"):
             await events.__aenter__()
-        with pytest.raises(StreamError, match="is read inside"):
+        with pytest.raises(StreamError, match="read only inside"):
             await anext(events)
 
 
@@ -243,7 +243,7 @@ async def test_what_cannot_be_consumed_is_refused() -> None:
         stream = cluster.stream(LINES, "s")
         with pytest.raises(ConfigError, match="events_max=0"):
             stream.consume(events_max=0)
-        with pytest.raises(ConfigError, match="does not begin with '~'"):
+        with pytest.raises(ConfigError, match="must not begin with '~'"):
             stream.consume(name="~a")
         with pytest.raises(ConfigError, match="start="):
             stream.consume(start="last")  # type: ignore[arg-type]

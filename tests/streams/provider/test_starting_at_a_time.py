@@ -130,6 +130,6 @@ async def test_a_provider_that_cannot_be_read_again_refuses_it_at_once(
     without = MemoryQueues.capabilities - {Capability.REWIND}
     monkeypatch.setattr(MemoryQueues, "capabilities", without)
     async with LocalCluster(grains=[], streams={"default": provider}) as cluster:
-        with pytest.raises(StreamError, match="cannot be read again"):
+        with pytest.raises(StreamError, match="the provider has no REWIND"):
             async with cluster.stream(LINES, "s").consume(start=datetime.now(UTC)):
                 raise AssertionError("entered")

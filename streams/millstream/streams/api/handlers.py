@@ -201,9 +201,8 @@ def check_explicit(handler: Any, item: Any, label: str) -> None:
     if not gives_back(taken, item):
         wanted = show_wanted(item, is_batch=found.events.is_batch)
         raise DefinitionError(
-            f"{subject}: {label} has items of {text_of(item)}, and an explicit handler gets "
-            f"them as it annotates them: annotate `{found.parameter}: {wanted}`, not "
-            f"{text_of(taken)}"
+            f"{subject}: {label} has items of {text_of(item)}, and an explicit handler must take "
+            f"them: annotate `{found.parameter}: {wanted}`, not {text_of(taken)}"
         )
 
 
@@ -215,8 +214,8 @@ def _check_name(grain: Any, fn: Any, subject: str) -> None:
     name: str = fn.__name__
     if not hasattr(type(grain), name):
         raise DefinitionError(
-            f"{subject}: {type(grain).__name__} has no method `{name}`: a handler is found by the "
-            "name of its `def`, which two underscores in front would change"
+            f"{subject}: {type(grain).__name__} has no method `{name}`: a handler is looked up by "
+            "the name of its `def`, so the method needs this name, without two leading underscores"
         )
     if name.startswith("_") or any(mark.makes_local for mark in marks_of(type(grain), name)):
         return

@@ -23,28 +23,30 @@ T = TypeVar("T")
 def _check(name: object, item: Any, provider: Any, subscriptions: object) -> None:
     if not isinstance(name, str):
         raise TypeError(
-            f"StreamNamespace({name!r}): the first argument is the name, a str: write "
+            f"StreamNamespace({name!r}): the first argument must be the name, a str: write "
             'StreamNamespace("name", Item)'
         )
     if not name or "/" in name:
-        raise ConfigError(f"StreamNamespace({name!r}): a name is not empty and has no '/'")
+        raise ConfigError(
+            f"StreamNamespace({name!r}): the name must not be empty, and must not contain '/'"
+        )
     check_text("the name of a namespace", name)
     if not (item is None or callable(item) or get_origin(item)) or isfunction(item):
         raise TypeError(
-            f"StreamNamespace({name!r}, {show_text(repr(item))}): the second argument is the type "
-            "of the events"
+            f"StreamNamespace({name!r}, {show_text(repr(item))}): the second argument must be the "
+            "type of the events"
         )
     check_text(f"StreamNamespace({name!r}): the name of a provider", provider)
     if not provider or "/" in provider:
         raise ConfigError(
-            f"StreamNamespace({name!r}): provider={provider!r} is no name that a stream provider "
-            "can have: it is not empty and has no '/'"
+            f"StreamNamespace({name!r}): provider={provider!r} is not the name of a stream "
+            "provider: the name must not be empty, and must not contain '/'"
         )
     kinds = get_args(SubscriptionKinds)
     if subscriptions not in kinds:
         known = ", ".join(map(repr, kinds))
         raise ConfigError(
-            f"StreamNamespace({name!r}): subscriptions={subscriptions!r} is none of {known}"
+            f"StreamNamespace({name!r}): subscriptions={subscriptions!r}: write one of {known}"
         )
 
 

@@ -294,16 +294,16 @@ class Rendezvous(Grain):
     def _check_start(self, start: str) -> None:
         if time_of(start) is not None and not self._agents().can_seek:
             raise StreamError(
-                f"{self._stream()}: its provider cannot be read again (REWIND), so nothing begins "
-                "at a time: write 'next', 'earliest' or a token"
+                f"{self._stream()}: a subscription cannot begin at a time, because the provider "
+                "has no REWIND: write 'next', 'earliest' or a token"
             )
 
     def _check_ack(self, row: SubscriptionRow) -> None:
         if (row.is_manual or row.commit_with) and not self._agents().has_positions:
             what = 'ack="manual"' if row.is_manual else "commit_with"
             raise StreamError(
-                f"{self._stream()}: {what} needs ORDERED and STABLE_TOKENS, so that a "
-                "position tells what is done: its provider lacks one"
+                f"{self._stream()}: {what} needs ORDERED and STABLE_TOKENS, because it uses "
+                "positions; the provider of the stream lacks one of them"
             )
 
     async def _attach(self, row: SubscriptionRow) -> None:

@@ -187,7 +187,9 @@ class Stream(Generic[T]):
                 `OUTBOX_BYTES_MAX`).
         """
         if not isinstance(state, State):
-            raise TypeError(f"publish_with({state!r}, ...): give a state of the grain: self.tally")
+            raise TypeError(
+                f"publish_with({state!r}, ...): give a state of the grain, such as `self.tally`"
+            )
         if self._runtime.gateway is not None:
             raise ConfigError("publish_with is for grains: a client has no state")
         if headers is not None:
@@ -348,9 +350,11 @@ class Stream(Generic[T]):
             raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
         check_text("the name of a subscription", name)
         if name.startswith(EPHEMERAL):
-            raise ConfigError(f"consume(name={name!r}): a name does not begin with {EPHEMERAL!r}")
+            raise ConfigError(f"consume(name={name!r}): the name must not begin with {EPHEMERAL!r}")
         if type(events_max) is not int or not 1 <= events_max <= EVENTS_MAX:
-            raise ConfigError(f"consume(events_max={events_max!r}): 1 to {EVENTS_MAX:,}")
+            raise ConfigError(
+                f"consume(events_max={events_max!r}): give a whole number from 1 to {EVENTS_MAX:,}"
+            )
         if where is not None and (wrong := wrong_filter(where)):
             raise ConfigError(f"consume: {wrong}")
         given = name or f"{EPHEMERAL}{self._runtime.new_name()}"
@@ -437,7 +441,7 @@ def parse_subscription_id(subscription: str) -> tuple[str, StreamId]:
     form."""
     kind, *parts = subscription.split("/")
     if kind != "explicit" or len(parts) != 7:
-        raise ValueError(f"{subscription!r} is no id of an explicit subscription")
+        raise ValueError(f"{subscription!r} is not the id of an explicit subscription")
     provider, namespace, key = (unquote(part) for part in parts[:3])
     return provider, StreamId(namespace, key)
 
@@ -460,16 +464,16 @@ def policy_of(
 def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
     """Raise ConfigError for options that cannot be combined with manual acknowledgement."""
     if ack not in ("auto", "manual"):
-        raise ConfigError(f"subscribe: ack is {ack!r}: 'auto' or 'manual'")
+        raise ConfigError(f"subscribe: ack is {ack!r}: write 'auto' or 'manual'")
     if ack == "manual" and where is not None:
         raise ConfigError(
-            "subscribe: nobody would acknowledge the events that `where` leaves out: ask in the "
-            "handler"
+            'subscribe: ack="manual" excludes `where`, because nothing would acknowledge the '
+            "events that the filter drops: filter in the handler"
         )
     if ack == "manual" and commits(handler, namespace):
         raise ConfigError(
-            f"subscribe: {label_of(handler)} has commit_with, which acknowledges what it has "
-            "written: give another handler, or leave out ack="
+            f"subscribe: {label_of(handler)} has commit_with, which acknowledges the events that "
+            'it has written and so excludes ack="manual": give another handler, or omit ack='
         )
 
 
@@ -482,11 +486,14 @@ def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: st
         return ""
     if ack == "manual":
         raise ConfigError(
-            "subscribe: commit_with acknowledges what it has written: remove it, or ack="
+            "subscribe: commit_with acknowledges the events that it has written and so excludes "
+            'ack="manual": remove one of them'
         )
     label, cls = label_of(handler), type(grain)
     if commits(handler, namespace):
-        raise ConfigError(f"subscribe: the mark of {label} has commit_with: leave it out here")
+        raise ConfigError(
+            f"subscribe: the mark of {label} already has commit_with: omit commit_with here"
+        )
     if is_reentrant(cls):
         raise ConfigError(
             f"subscribe: {label}: commit_with excludes every other turn, so the grain cannot be "

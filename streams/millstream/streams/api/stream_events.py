@@ -114,7 +114,9 @@ class StreamEvents(Generic[T]):
             ConfigError: the object was used before.
         """
         if self._session or self._is_closed:
-            raise ConfigError("consume() was entered before: call it again for each `async with`")
+            raise ConfigError(
+                "this result of consume() was used before: call consume() for each `async with`"
+            )
         self._session = await self._outside.join()
         inbox = with_options(self._outside.inbox, timeout=ANSWER_S)
         with suppress(CallError, ClusterError, StorageError):  # the task asks again
@@ -190,10 +192,14 @@ class StreamEvents(Generic[T]):
 
     def _check_use(self) -> None:
         if self._has_reader:
-            raise StreamError(f"{self.subscription}: another task waits for the next event")
+            raise StreamError(
+                f"{self.subscription}: another task waits for the next event; one task at a time "
+                "may read"
+            )
         if self._pump is None:
             raise StreamError(
-                f"{self.subscription} is read inside `async with stream.consume(...) as events`"
+                f"{self.subscription} can be read only inside "
+                "`async with stream.consume(...) as events`"
             )
 
     async def _wait_for_page(self) -> None:
@@ -254,7 +260,8 @@ class StreamEvents(Generic[T]):
                 raise
             except (CallError, ClusterError, StorageError) as error:
                 failures += 1
-                log.info("%s: its events are not there yet: %s", self.subscription, error)
+                text = "%s: the next events could not be fetched; retrying: %s"
+                log.info(text, self.subscription, error)
                 await asyncio.sleep(RETRY.whole_s(failures))
                 continue
             failures, beat_s = 0, taken.beat_s or beat_s
@@ -300,7 +307,8 @@ class StreamEvents(Generic[T]):
             try:
                 await asyncio.shield(inbox.leave(self._session, self._acks()))
             except MillstreamError as error:
-                log.info("%s: leaving was not heard: %s", self.subscription, error)
+                text = "%s: the end of the session could not be reported: %s"
+                log.info(text, self.subscription, error)
 
 
 async def yield_at(at_s: float) -> float:

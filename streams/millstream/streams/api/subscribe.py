@@ -163,13 +163,16 @@ class SubscribeMark(HandlerMark):
         ]
         if streams.count(self.namespace.name) > 1:
             raise DefinitionError(
-                f"{subject}: has two marks for streams named {self.namespace.name!r}: keep one, or "
-                "mark a method of its own"
+                f"{subject}: the method has two marks for streams named {self.namespace.name!r}: "
+                "keep one, or mark another method"
             )
 
     def _check_numbers(self, subject: str) -> None:
         if type(self.max_events) is not int or self.max_events < 1:
-            raise DefinitionError(f"{subject}: max_events is {self.max_events!r}, not at least 1")
+            raise DefinitionError(
+                f"{subject}: max_events is {self.max_events!r}; it must be a whole number of at "
+                "least 1"
+            )
         if self.max_events != EVENTS_MAX and not self.is_batch:
             raise DefinitionError(
                 f"{subject}: max_events={self.max_events} is for lists of events: "
@@ -198,17 +201,18 @@ class SubscribeMark(HandlerMark):
         """Refuse manual acknowledgement together with options that acknowledge or leave out
         events."""
         if self.ack not in ("auto", "manual"):
-            raise DefinitionError(f"{subject}: ack is {self.ack!r}: 'auto' or 'manual'")
+            raise DefinitionError(f"{subject}: ack is {self.ack!r}: write 'auto' or 'manual'")
         if self.ack == "auto":
             return
         if self.commit_with is not None:
             raise DefinitionError(
-                f"{subject}: commit_with acknowledges what it has written: remove it, or ack="
+                f"{subject}: commit_with acknowledges the events that it has written and so "
+                'excludes ack="manual": remove one of them'
             )
         if self.where is not None:
             raise DefinitionError(
-                f"{subject}: nobody would acknowledge the events that `where` leaves out: ask in "
-                "the handler"
+                f'{subject}: ack="manual" excludes `where`, because nothing would acknowledge the '
+                "events that the filter drops: filter in the handler"
             )
 
     def _check_item(
@@ -425,8 +429,8 @@ def _check_provided(
     if missing:
         what = 'ack="manual"' if mark.commit_with is None else "commit_with"
         raise ConfigError(
-            f"{label}: {what} needs ORDERED and STABLE_TOKENS, so that a position tells what is "
-            f"done; stream provider {mark.namespace.provider!r} lacks {' and '.join(missing)}"
+            f"{label}: {what} needs ORDERED and STABLE_TOKENS, because it uses positions; stream "
+            f"provider {mark.namespace.provider!r} lacks {' and '.join(missing)}"
         )
     if mark.commit_with is not None and grain_type.options.reentrant:
         raise ConfigError(

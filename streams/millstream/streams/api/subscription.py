@@ -157,7 +157,10 @@ class Subscription(Generic[T]):
             StorageError: the store failed.
         """
         if self.is_implicit:
-            raise StreamError(f"{self.id} is implicit: pause it, or remove the mark")
+            raise StreamError(
+                f"{self.id} is implicit and lasts as long as its mark: pause the subscription, or "
+                "remove the mark"
+            )
         consumer = None if self._grain is None else local_consumer(self._grain)
         if consumer is not None:
             consumer.left(self.id)
@@ -195,4 +198,4 @@ class Subscription(Generic[T]):
 
     def _check(self, is_there: bool) -> None:
         if not is_there:
-            raise StreamError(f"{self.id} is not subscribed to {self._label}")
+            raise StreamError(f"{self._label} has no subscription {self.id}: it has ended")

@@ -139,6 +139,6 @@ class Channel(Generic[T]):
         except NotHosted as error:
             raise NotHosted(
                 f"{self!r}: the cluster has no broadcast provider {kind.provider!r}. Try again if "
-                f"its silos are being restarted; else mend BroadcastChannel(provider=...), or "
-                f"Silo(streams=...); {error}"
+                "its silos are being restarted; otherwise correct BroadcastChannel(provider=...), "
+                f"or Silo(streams=...); {error}"
             ) from None

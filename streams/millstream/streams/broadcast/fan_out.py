@@ -129,7 +129,7 @@ class Broadcast(SiloPart):
         waiting, limit = len(self._tasks), self._options.waiting_max
         if waiting + len(listeners) > limit:
             raise Overloaded(
-                f"{self._name}: {waiting} calls are on their way to listeners",
+                f"{self._name}: {waiting} calls to listeners are in flight",
                 "waiting_max",
                 limit,
             )
@@ -157,7 +157,7 @@ class Broadcast(SiloPart):
         if now_s >= self._warn_at_s:
             self._warn_at_s = now_s + WARN_EVERY_S
             where = f"{listener.grain_type}/{key}.{listener.handler}"
-            text = "%s did not hear %s: %s: %s (%d failed since the start)"
+            text = "the call of %s for channel %s failed: %s: %s (%d failed since the start)"
             name = type(error).__name__
             log.warning(text, where, listener.channel, name, error, self.failed_count)
 

@@ -107,7 +107,7 @@ class AckCalls:
         try:
             return await self._owner(queue) or ""
         except MillstreamError as error:
-            log.info("the owner of %s is not known: %s", queue, error)
+            log.info("the owner of queue %s could not be read: %s", queue, error)
             return ""
 
 

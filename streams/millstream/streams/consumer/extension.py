@@ -111,7 +111,8 @@ class ConsumerExtension:
             await rendezvous.remove(subscription)
             self.on_removed(subscription)
         except MillstreamError as error:  # the next delivery tries the removal again
-            log.info("%s is not removed yet: %s", show_text(subscription), error)
+            text = "subscription %s could not be removed yet: %s"
+            log.info(text, show_text(subscription), error)
 
     def epochs(self) -> dict[str, dict[str, int]]:
         """Return the newest known epoch of each queue, for each subscription."""
@@ -197,9 +198,8 @@ class ConsumerExtension:
         position = self._positions.get(subscription)
         if position is None or position.by_hand is None:
             raise ValueError(
-                f"{self._grain}: {show_text(subscription) or 'the event'} is no subscription that "
-                "this "
-                'activation acknowledges by hand: subscribe with ack="manual"'
+                f"{self._grain}: {show_text(subscription) or 'the event'} has no manual "
+                'acknowledgement in this activation: subscribe with ack="manual"'
             )
         position.by_hand.ack(event.token)
 

@@ -68,8 +68,8 @@ class NewsMark(Mark):
         others = [one for one in found if one != name]
         if others:
             raise DefinitionError(
-                f"{subject}: `{others[0]}` hears of {self.news} in streams named "
-                f"{self.namespace.name!r} already: keep one"
+                f"{subject}: `{others[0]}` already handles {self.news} of streams named "
+                f"{self.namespace.name!r}: keep one of the methods"
             )
 
     def _check_subscribed(self, subject: str, owner: type) -> None:

@@ -67,7 +67,8 @@ class OldPositions:
                 grain = self._grain.grain.grain(rendezvous_of(provider), key)
                 is_stored = await grain.is_stored(name)
             except MillstreamError as error:
-                log.info("whether %s lives is not known: %s", show_text(name), error)
+                text = "it is unknown whether subscription %s still exists: %s"
+                log.info(text, show_text(name), error)
                 return
             if not is_stored and name not in self._joined:
                 state.forget_position(name)

@@ -272,7 +272,7 @@ class HandlerRun:
         where = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
         if self._is_late:
             return encode_error(
-                CallTimeout(f"{where}: not done after {self.batch.timeout_s:g} s"), where
+                CallTimeout(f"{where}: no result after {self.batch.timeout_s:g} s"), where
             )
         if isinstance(raised, asyncio.CancelledError):
             text = f"{where} awaited something that was cancelled"

@@ -31,13 +31,14 @@ class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
 def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_up: object) -> str:
     """The reason why the arguments of a policy are not valid, or "" if they are valid."""
     if retries is not None and (type(retries) is not int or retries < 0):
-        return f"retries is {retries!r}, not at least 0"
+        return f"retries is {retries!r}; it must be a whole number of at least 0"
     if backoff is not None and not isinstance(backoff, Backoff):
         return f"backoff is {backoff!r}: write `Backoff(0.5)`"
     types = give_up_on if isinstance(give_up_on, tuple) else (None,)
     if not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
         return (
-            f"give_up_on is {give_up_on!r}, not a tuple of exception types, such as `(ValueError,)`"
+            f"give_up_on is {give_up_on!r}: write a tuple of exception types, such as "
+            "`(ValueError,)`"
         )
     if on_give_up is not None and on_give_up not in DECISIONS:
         return f"on_give_up is {on_give_up!r}: write one of {', '.join(map(repr, DECISIONS))}"

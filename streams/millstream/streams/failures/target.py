@@ -91,4 +91,4 @@ def check_list(subscription: str, stream: StreamId | None, limit: int) -> None:
     if not 1 <= limit <= LETTERS_MAX:
         raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
     if stream is not None and not subscription:
-        raise ValueError(f"stream {stream}: name its subscription, too")
+        raise ValueError(f"stream {stream} is given without a subscription: give both, or neither")

@@ -42,8 +42,8 @@ __all__ = ["InboxGrain", "inbox_grain_of"]
 log = logging.getLogger("millstream.inbox")
 
 BEATS_PER_SILENCE = 4
-GONE = "the subscription ended: it was unsubscribed, or nobody took its events for too long"
-REPLACED = "another consumer has come for the subscription"
+GONE = "the subscription ended: it was unsubscribed, or no consumer took its events for too long"
+REPLACED = "another consumer has taken the subscription over"
 
 
 class InboxProvider(Protocol):
@@ -111,7 +111,7 @@ class InboxGrain(Grain):
             await self._wait(min(until_s, self._present_until))
         done = self._pending.count_done() if mine == self._offers else 0
         if not done:
-            raise Rejected(f"{self._subscription}: nobody has taken its events yet")
+            raise Rejected(f"{self._subscription}: no consumer has taken the events yet")
         return Delivered(done)
 
     def _is_awaited(self, offer: int, until_s: float) -> bool:
@@ -198,7 +198,7 @@ class InboxGrain(Grain):
         try:
             await self._rendezvous().remove(self._subscription)
         except MillstreamError as error:
-            log.warning("%s could not be removed yet: %s", self._subscription, error)
+            log.warning("subscription %s could not be removed yet: %s", self._subscription, error)
 
 
 def now() -> float:

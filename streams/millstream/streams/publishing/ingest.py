@@ -246,7 +246,7 @@ class GatewayPublisher:
             except NotHosted as error:
                 raise NotHosted(
                     f"stream {stream}: the cluster has no stream provider {self._provider!r}. Try "
-                    "again if its silos are being restarted; else mend "
+                    "again if its silos are being restarted; otherwise correct "
                     f"StreamNamespace(provider=...), or Silo(streams=...); {error}"
                 ) from None
             sent += len(part)

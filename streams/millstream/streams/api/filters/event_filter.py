@@ -80,7 +80,7 @@ def wrong_filter(where: object) -> str:
     if isinstance(where, classmethod) or not callable(fn):
         return f"where is {where!r}: give a function that takes the event and returns a bool"
     if inspect.iscoroutinefunction(fn):
-        return f"where={show_filter(where)} is async: a filter answers at once"
+        return f"where={show_filter(where)} is async: a filter must be a plain function"
     try:
         inspect.signature(where).bind(None)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -103,8 +103,8 @@ def name_filter(cls: type, where: object, subject: str) -> str:
     found = inspect.getattr_static(cls, name, None) if name else None
     if not isinstance(found, staticmethod | classmethod) or found.__func__ is not fn:
         raise DefinitionError(
-            f"{subject}: where={show_filter(where)}: the filter is stored by its name, so that it "
-            f"is found wherever the queue is read: make it a static method of {cls.__name__}"
+            f"{subject}: where={show_filter(where)} must be a static method of {cls.__name__}, "
+            "because the subscription is stored with the name of its filter"
         )
     return name
 

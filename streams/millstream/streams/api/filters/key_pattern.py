@@ -21,7 +21,7 @@ def wrong_pattern(pattern: object) -> str:
     if not isinstance(pattern, str):
         return f"key is {pattern!r}: write a pattern, such as `key='eu-*'`"
     if not 1 <= len(pattern) <= PATTERN_CHARS_MAX:
-        return f"key has {len(pattern)} characters, not 1 to {PATTERN_CHARS_MAX}"
+        return f"key has {len(pattern)} characters; it must have 1 to {PATTERN_CHARS_MAX}"
     return ""
 
 
