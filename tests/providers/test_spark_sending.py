@@ -123,7 +123,7 @@ def test_a_queue_that_stays_full_fails_the_task_with_the_clusters_own_error() ->
     with FakeGateway(Faults(refuse_at=set(range(10_000)))) as gateway:
         with pytest.raises(QueueFull, match="10 of 10") as raised:
             send(options(gateway, patience_s=0.3), 10)
-        assert raised.value.__notes__[-1] == "tried again for 0.3 s, and nothing was accepted"
+        assert raised.value.__notes__[-1] == "retried for 0.3 s, and nothing was accepted"
 
 
 def test_a_task_goes_to_the_gateway_that_answers() -> None:

@@ -72,7 +72,7 @@ async def wait_owned(
     except TimeoutError:
         left = ", ".join(_list_unowned(cluster, provider)) or "no silo runs"
         raise TimeoutError(
-            f"stream provider {provider!r}: without an owner after {within_s:g} s: {left}"
+            f"stream provider {provider!r}: queues without an owner after {within_s:g} s: {left}"
         ) from None
     return owners(cluster, provider)
 

@@ -64,7 +64,7 @@ async def test_a_balancer_that_fails_is_closed_and_its_own_failure_is_told(
     with pytest.raises(RuntimeError, match="cannot balance"):
         await silo_with(balancer).start()
     assert balancer.noted == ["start", "close"]
-    assert "the balancer was not closed" in caplog.text
+    assert "the balancer could not be closed" in caplog.text
 
 
 async def test_a_silo_that_reads_no_queues_has_no_balancer_to_close() -> None:

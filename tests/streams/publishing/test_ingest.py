@@ -212,7 +212,7 @@ async def test_nothing_of_a_session_is_stored_behind_a_failure_and_another_one_g
                 await writer.send_next("s1", place, first, [("a", first)])
                 place, first = place + 1, first + 1
         Pace.of_all.let(ROWS)
-        with pytest.raises(QueueUnavailable, match="a call failed in its session"):
+        with pytest.raises(QueueUnavailable, match="an earlier call failed in its session"):
             await writer.send_next("s1", place + 1, first + 1, [("a", first + 1)])
         while SEEN["lines/a"][-1:] != [first + 1]:
             with suppress(QueueFull):  # a moment longer
@@ -225,10 +225,10 @@ async def test_nothing_of_a_session_is_stored_behind_a_failure_and_another_one_g
 async def test_a_call_whose_predecessor_did_not_come_is_refused() -> None:
     async with running() as client:
         writer = Writer(client, "lines")
-        with pytest.raises(QueueUnavailable, match="call 0 did not come"):
+        with pytest.raises(QueueUnavailable, match="call 0 has not arrived"):
             await writer.send_next("s1", 1, 1, [("a", 1)])
         assert await writer.send_next("s1", 0, 0, [("a", 0)]) == 1
-        with pytest.raises(QueueUnavailable, match="call 1 did not come"):
+        with pytest.raises(QueueUnavailable, match="call 1 has not arrived"):
             await writer.send_next("s1", 0, 0, [("a", 0)])
         assert await writer.send_next("s1", 1, 1, [("a", 1)]) == 1
         await until(lambda: SEEN["lines/a"] == [0, 1])
@@ -240,7 +240,7 @@ async def test_a_session_that_was_forgotten_is_begun_anew(monkeypatch: pytest.Mo
         writer = Writer(client, "lines")
         for session in ("s1", "s2", "s3"):
             assert await writer.send_next(session, 0, 0, [("a", 0)]) == 1
-        with pytest.raises(QueueUnavailable, match="call 0 did not come"):
+        with pytest.raises(QueueUnavailable, match="call 0 has not arrived"):
             await writer.send_next("s1", 1, 1, [("a", 1)])
 
 

@@ -298,7 +298,7 @@ async def test_no_failure_is_left_that_nobody_has_looked_at() -> None:
     with pytest.raises(QueueFull) as raised:
         for _ in range(4):
             await publisher.publish(encode_messages([]), 1)
-    assert raised.value.__notes__ == ["tried again for 0.001 s, and nothing was accepted"]
+    assert raised.value.__notes__ == ["retried for 0.001 s, and nothing was accepted"]
     await publisher.aclose()
     gc.collect()  # reports tasks whose errors nobody read
     await spin()

@@ -131,9 +131,10 @@ class AgentCalls:
                 if owner is not None and await tell(owner, queue):
                     return
             except MillstreamError as error:
-                log.info("%s does not answer for %s yet: %s", owner, queue, error)
+                text = "silo %s did not answer for queue %s; retrying: %s"
+                log.info(text, owner, queue, error)
             await asyncio.sleep(RETRY_S * min(attempt + 1, RETRY_STEPS_MAX))
-        raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
+        raise QueueUnavailable(f"{stream}: the agent of queue {queue} could not be reached")
 
     async def owner(self, queue: QueueId) -> str | None:
         """Return the silo that reads a queue, if it is alive, or None if no silo does.

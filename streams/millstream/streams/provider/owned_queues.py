@@ -266,5 +266,5 @@ class Audit:
         if found:
             names = ", ".join(list(found)[:NAMES_MAX])
             more = f" and {len(found) - NAMES_MAX} more" if len(found) > NAMES_MAX else ""
-            text = "%s: no silo has read %s%s for %.0f s; the balancers want it nowhere, or fail"
+            text = "%s: no silo has read %s%s for %.0f s; no balancer wants the queue, or all fail"
             log.warning(text, self._provider, names, more, max(found.values()))

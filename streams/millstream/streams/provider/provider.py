@@ -181,7 +181,7 @@ class PersistentStreams:
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
-                f"{self.name!r}; make one per silo"
+                f"{self.name!r}; create one object per silo"
             )
         self.name = name
         # not a task of the silo, because those have ended when this is needed
@@ -311,8 +311,8 @@ class PersistentStreams:
         refusal = ""
         if Capability.DEDUP not in self.capabilities:
             refusal = (
-                f"stream provider {name!r} has no DEDUP: what is staged might be stored twice; "
-                "write directly"
+                f"stream provider {name!r} has no DEDUP, so staged messages might be stored "
+                "twice: write without staging"
             )
         self._staging = Staging(
             name,
@@ -410,7 +410,7 @@ class PersistentStreams:
             try:
                 await close()
             except Exception:
-                log.exception("%s: the %s was not closed", self.name, part)
+                log.exception("%s: the %s could not be closed", self.name, part)
 
     async def _close_balancer(self) -> None:
         if self._reading is not None:
@@ -480,8 +480,8 @@ class PersistentStreams:
         """
         if Capability.DEDUP not in self.capabilities:
             raise ConfigError(
-                f"stream provider {self.name!r} has no DEDUP: what publish_with sends again would "
-                "be stored twice"
+                f"stream provider {self.name!r} has no DEDUP, so events that publish_with sends "
+                "again would be stored twice: use a provider with DEDUP"
             )
         return self._publishing().admit(message)
 

@@ -104,7 +104,7 @@ class QueueResize:
         if not isinstance(self._adapter, Seals):
             raise ConfigError(
                 f"stream provider {self._provider!r}: {type(self._adapter).__name__} has no "
-                "`seal`, so the number of its queues is fixed"
+                "method `seal`, so the number of its queues is fixed"
             )
         record = await self._records.read()
         new = self._layout.with_queues(queues, record.mapper_epoch + 1)
@@ -132,9 +132,11 @@ class QueueResize:
             try:
                 await self.look()
             except MillstreamError as error:
-                log.warning("%s: the mapper record: %s", self._provider, error)
+                text = "%s: the change of the mapper record waits; retrying: %s"
+                log.warning(text, self._provider, error)
             except Exception:
-                log.exception("%s: following the mapper record failed", self._provider)
+                text = "%s: the mapper record could not be followed; retrying"
+                log.exception(text, self._provider)
             wait_s = LOOK_S if self._layout.old is None else BUSY_LOOK_S
             try:
                 async with asyncio.timeout(wait_s):

@@ -115,14 +115,14 @@ def check_cache(limits: CacheLimits, capabilities: Collection[Capability], provi
     if limits.policy == "streams":
         return
     if Capability.REWIND in capabilities:
-        why = "can be read again (REWIND), so nobody slow holds it up"
+        why = "can be read again (REWIND), so a slow subscription does not block it"
     elif Capability.ORDERED not in capabilities:
-        why = "has no order (no ORDERED), so each message is acknowledged by itself"
+        why = "has no order (no ORDERED), so it acknowledges each message by itself"
     else:
         return
     raise ConfigError(
-        f"stream provider {provider!r}: CacheLimits.policy is {limits.policy!r}, and the queue "
-        f"{why}: leave the policy at 'streams'"
+        f"stream provider {provider!r}: CacheLimits.policy is {limits.policy!r}, but the queue "
+        f"{why}: use the policy 'streams'"
     )
 
 

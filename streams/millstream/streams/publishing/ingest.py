@@ -147,10 +147,14 @@ class IngestTarget(SystemTarget):
         known = self._find_session(identity, session)
         async with known.lock:
             if place != known.next:
-                before = "a call failed" if known.next < 0 else f"call {known.next} did not come"
+                before = (
+                    "an earlier call failed"
+                    if known.next < 0
+                    else f"call {known.next} has not arrived"
+                )
                 raise QueueUnavailable(
-                    f"producer {identity}: call {place} is not stored, since before it {before} in "
-                    f"its session: begin another session"
+                    f"producer {identity}: call {place} is not stored, because {before} in its "
+                    "session: begin another session"
                 )
             known.next = -1  # until all of it is known to be stored
             await self._store(namespace, identity, messages)

@@ -205,9 +205,9 @@ class NumberedPublisher:
             patience_s = min(patience_s, OPENING_S)
         left_s = self._failed_s + patience_s - now_s
         if left_s <= 0:
-            error.add_note(f"tried again for {patience_s:g} s, and nothing was accepted")
+            error.add_note(f"retried for {patience_s:g} s, and nothing was accepted")
             raise error
-        text = "producer %s sends again what was not accepted: %s"
+        text = "producer %s sends the messages that were not accepted again: %s"
         log.info(text, self._producer, error)
         await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
         self._session, self._place = self._session + 1, 0

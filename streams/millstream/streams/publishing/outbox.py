@@ -35,7 +35,7 @@ SENT_WAIT_S = 5.0  # how long a delivery's answer waits for the stored events to
 TRIM_AFTER_S = 1.0  # without another write for so long, sent events are removed from the row
 ORIGIN_CHARS_MAX = 40  # length of the unique part of the producer's name
 RETRY = Backoff(0.05, 2.0, 5.0)
-REFUSED = "outbox of %s: an event for %s is a dead letter, as its queue refuses it for good: %s"
+REFUSED = "outbox of %s: an event for %s is a dead letter; its queue refuses it permanently: %s"
 
 
 class OutboxProvider(Protocol):
@@ -114,8 +114,8 @@ class Outbox:
         if count > OUTBOX_EVENTS_MAX or (count > 1 and size_bytes > OUTBOX_BYTES_MAX):
             raise QueueFull(
                 f"outbox of {show_text(self._state.key)}: {count - 1} events wait for a write, or "
-                f"to be sent; OUTBOX_EVENTS_MAX is {OUTBOX_EVENTS_MAX}, OUTBOX_BYTES_MAX "
-                f"{OUTBOX_BYTES_MAX}: publish less in one turn"
+                f"to be sent; OUTBOX_EVENTS_MAX is {OUTBOX_EVENTS_MAX}, OUTBOX_BYTES_MAX is "
+                f"{OUTBOX_BYTES_MAX}: publish fewer events in one turn"
             )
         self._parcels.origin = self._parcels.origin or origin
         self._parcels.add(parcel)
@@ -158,7 +158,7 @@ class Outbox:
                     await self._state.trim()
         except Exception as error:
             text = show_text(f"{type(error).__name__}: {error}")
-            log.info("outbox of %s: what is sent stays in its row: %s", self._state.key, text)
+            log.info("outbox of %s: sent events stay in its row: %s", self._state.key, text)
         finally:
             self._task = None
 
@@ -269,6 +269,6 @@ class Outbox:
     def _say(self, error: Exception, failures: int) -> None:
         """Log the first failure, and later ones ever more rarely."""
         if failures & (failures - 1) == 0:
-            text = "outbox of %s: %d events wait to be sent, tried %d times: %s"
+            text = "outbox of %s: %d events wait to be sent, after %d failed attempts: %s"
             why = show_text(f"{type(error).__name__}: {error}")
             log.warning(text, show_text(self._state.key), self._parcels.count, failures, why)

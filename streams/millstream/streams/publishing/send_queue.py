@@ -58,7 +58,9 @@ def refusal_of(into: MessageChecks, message: OutMessage) -> StreamError:
         into.check(message)
     except (ValueError, StreamError) as error:
         return StreamError(str(error))
-    return QueueUnavailable("not sent: another message of its list is refused")
+    return QueueUnavailable(
+        "the message was not sent, because another message of its list was refused"
+    )
 
 
 class Publish:
@@ -295,8 +297,8 @@ class SendQueue:
 
     def _not_sent(self, producer: str, cause: StreamError) -> QueueUnavailable:
         return QueueUnavailable(
-            f"{self._queue}: not sent, since what producer {producer!r} sent before it failed: "
-            f"{type(cause).__name__}: {cause}"
+            f"{self._queue}: the message was not sent, because an earlier message of producer "
+            f"{producer!r} failed: {type(cause).__name__}: {cause}"
         )
 
     def _leave(self, ended: Sequence[Publish]) -> None:

@@ -304,8 +304,8 @@ class QueueSender:
 
     def _unknown(self, error: BaseException) -> PublishUnknown:
         text = str(fault_of(self._where, error))
-        log.error("%s; whether its messages are stored is unknown", text)
-        return PublishUnknown(f"may have been accepted: {text}")
+        log.error("%s; it is unknown whether the messages are stored", text)
+        return PublishUnknown(f"the messages may have been accepted: {text}")
 
     async def _pause(self, cause: StreamError, *, made_progress: bool) -> None:
         if made_progress or not is_passing(cause):

@@ -85,7 +85,7 @@ class Patience:
         patience_s = min(self._patience_s, OPENING_S) if is_opening else self._patience_s
         left_s = self._failed_s + patience_s - now_s
         if left_s <= 0:
-            error.add_note(f"tried again for {patience_s:g} s, and nothing was accepted")
+            error.add_note(f"retried for {patience_s:g} s, and nothing was accepted")
             raise error
         log.info("%s tries again: %s", self._what, error)
         await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
