@@ -449,11 +449,13 @@ async def test_the_cluster_tells_the_columns_of_items_that_it_knows(tmp_path: Pa
 
 async def test_a_field_without_a_type_in_spark_is_named(tmp_path: Path) -> None:
     async with in_cluster(tmp_path) as spark:
-        with pytest.raises(ConfigError, match="field 'either': it is int or str. Give the fields"):
+        with pytest.raises(
+            ConfigError, match="field 'either': the type is int or str. Give the fields"
+        ):
             await asyncio.to_thread(spark.source(namespace="odd_rows").schema)
 
 
 async def test_memory_is_refused(tmp_path: Path) -> None:
     async with in_cluster(None) as spark:
-        with pytest.raises(ConfigError, match="it forgets messages one by one.*LedgerQueues"):
+        with pytest.raises(ConfigError, match="it deletes each message after its.*LedgerQueues"):
             await asyncio.to_thread(spark.reader().initialOffset)

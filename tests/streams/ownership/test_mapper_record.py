@@ -88,7 +88,7 @@ async def test_a_mapper_of_another_name_is_refused_though_its_queues_are_the_sam
     await MapperRecords(store, "p", Called("by customer")).agree()
     await MapperRecords(store, "p", Called("by customer")).agree()
     for other in (Called("by region"), HashRingMapper(queues=2)):
-        with pytest.raises(ConfigError, match="mapper 'by customer', mapper epoch 1; this silo"):
+        with pytest.raises(ConfigError, match="mapper 'by customer', mapper epoch 1, but this"):
             await MapperRecords(store, "p", other).agree()
 
 

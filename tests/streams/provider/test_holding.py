@@ -91,7 +91,7 @@ async def test_silos_pause_queues_too_and_an_unknown_one_is_named() -> None:
         await pause_queue(silo, QUEUE)
         await until(lambda: not read_by(cluster))
         for program in (silo, cluster):
-            with pytest.raises(ConfigError, match="no queue queue-7: it has queue-0 to queue-0"):
+            with pytest.raises(ConfigError, match="no queue queue-7; its queues are queue-0 to"):
                 await pause_queue(program, "queue-7")
         await resume_queue(silo, QUEUE)
         await until(lambda: read_by(cluster) == [QUEUE])

@@ -146,12 +146,12 @@ class Sized(msgspec.Struct):
 @pytest.mark.parametrize(
     ("item", "name", "said"),
     [
-        (Mixed, "either", "it is int or str"),
-        (Open, "whatever", "it is any"),
-        (Tree, "below", "has itself inside"),
-        (Nested, "inner", "field 'listed' of it: it is Listed"),
-        (Keyed, "by", "its keys are vartuple"),
-        (Choice, "one", "it is one of 1, 'x'"),
+        (Mixed, "either", "the type is int or str"),
+        (Open, "whatever", "the type is any"),
+        (Tree, "below", "contains itself"),
+        (Nested, "inner", "its field 'listed': the type is Listed"),
+        (Keyed, "by", "the keys are vartuple"),
+        (Choice, "one", "the type is one of 1, 'x'"),
         (Sized, "", "either all str or all int values"),
     ],
 )

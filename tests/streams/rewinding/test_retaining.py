@@ -75,7 +75,7 @@ async def test_queues_are_retained_by_name_and_let_go_wherever_they_are_read() -
 
 async def test_what_cannot_be_retained_is_refused_with_what_to_do() -> None:
     for target, form, name, said in (
-        (target_of(NoKeeper()), FORM, "r", "keeps nothing for a reader by its name.*LedgerQueues"),
+        (target_of(NoKeeper()), FORM, "r", "keeps no messages for named readers.*LedgerQueues"),
         (target_of(Keeper(), refusal="it has no REWIND"), FORM, "r", "it has no REWIND"),
         (target_of(Keeper()), FORM + 1, "r", "install the same version"),
         (target_of(Keeper()), FORM, "", "has 0 characters; it must have 1 to 200"),
@@ -85,7 +85,7 @@ async def test_what_cannot_be_retained_is_refused_with_what_to_do() -> None:
             await target.retain(form, "", name, "", {"q0": None})
         with pytest.raises(ConfigError, match=said):
             await target.let_go(form, name, [])
-    with pytest.raises(ConfigError, match="keeps nothing"):
+    with pytest.raises(ConfigError, match="keeps no messages"):
         await target_of(NoKeeper()).list_retained(FORM)
     with pytest.raises(TypeError, match="the name of a reader, .* has a lone surrogate"):
         await target_of(Keeper()).retain(FORM, "", "r\ud800", "", {"q0": None})
@@ -119,5 +119,5 @@ async def test_an_adapter_that_does_not_answer_or_oddly_is_named() -> None:
         await target.let_go(FORM, "r", [])
     for odd in ([1], {"r": 1}, {1: Token(0, 1)}):
         keeper.odd["q1"] = odd
-        with pytest.raises(AdapterFault, match="queue q1: list_retained returned .*, not names"):
+        with pytest.raises(AdapterFault, match="queue q1: list_retained returned .*, not a map"):
             await target.list_retained(FORM)

@@ -268,16 +268,16 @@ async def breaks(reader: ShelfReader) -> Any:
     [
         (lambda reader: None, "returned NoneType, not a Page"),
         (lambda reader: Page([None], END, True), "returned None among its messages"),  # type: ignore[list-item]
-        (lambda reader: Page([], Token(0, 5), False), "does not go on behind it"),
-        (lambda reader: Page([], Token(0, 4), True), "goes on at"),
-        (lambda reader: Page([message(6)], Token(0, 6), True), "goes on at"),
-        (lambda reader: Page([message(6)], Token(0, 5), True), "goes on at"),
+        (lambda reader: Page([], Token(0, 5), False), "an empty Page with next="),
+        (lambda reader: Page([], Token(0, 4), True), "which is not after"),
+        (lambda reader: Page([message(6)], Token(0, 6), True), "which is not after"),
+        (lambda reader: Page([message(6)], Token(0, 5), True), "which is not after"),
         (lambda reader: Page([message(3)], Token(0, 9), True), "which is before"),
         (lambda reader: Page([message(7), message(6)], Token(0, 9), True), "behind"),
-        (lambda reader: Page([], None, True), "goes on at None"),  # type: ignore[arg-type]
+        (lambda reader: Page([], None, True), "with next=None, which is not after"),  # type: ignore[arg-type]
         (lambda reader: Page([], "5", True), "as a token"),  # type: ignore[arg-type]
         (late, "did not answer within call_limit_s, 0.01 s"),
-        (cancelled, "was cancelled, and nobody cancelled it"),
+        (cancelled, "was cancelled by the adapter itself"),
         (breaks, "raised KeyError: 'a drawer'"),
     ],
 )
@@ -301,7 +301,7 @@ async def test_what_is_gone_without_a_first_behind_it_is_a_fault(first: Any) -> 
     shelf = Shelf(9)
     shelf.odd = odd
     text = await raised(target_of(shelf).read(FORM, "", "q0", "n", Token(0, 5), END, 100, 1 << 20))
-    assert "is gone" in text or "as a token" in text
+    assert "raised CursorTooOld" in text or "as a token" in text
 
 
 @pytest.mark.parametrize("answer", [None, (Token(0, 1),), ("a", "b"), 7])
@@ -377,14 +377,14 @@ async def test_an_incarnation_is_made_once_whoever_asks_first() -> None:
 
 async def test_who_reads_in_another_form_or_too_much_is_refused() -> None:
     target = target_of(Shelf(3))
-    with pytest.raises(ConfigError, match="in form 9, this cluster in form 2: install the same"):
+    with pytest.raises(ConfigError, match="form 9 .* cluster uses form 2: install the same"):
         await target.extents(9, [])
     with pytest.raises(ValueError, match="QUEUES_MAX is 4096"):
         await target.extents(FORM, ["q"] * (QUEUES_MAX + 1))
     for odd in ("", "q" * 513):
-        with pytest.raises(ValueError, match="bytes: 1 to 512"):
+        with pytest.raises(ValueError, match="bytes; it must have 1 to 512"):
             await target.read(FORM, "", odd, "n", Token(0, 1), END, 10, 100)
-    with pytest.raises(ValueError, match="is no time"):
+    with pytest.raises(ValueError, match="is not a time"):
         await target.seek(FORM, 1e30)
     with pytest.raises(ConfigError, match="no, says p"):
         await target_of(Shelf(3), refusal="no, says p").extents(FORM, [])
@@ -394,7 +394,7 @@ def test_a_provider_that_forgets_is_refused() -> None:
     log = {Capability.ORDERED, Capability.STABLE_TOKENS}
     assert not refusal_of("p", log | {Capability.REWIND})
     assert "it has no REWIND" in refusal_of("p", log)
-    assert "forgets messages" in refusal_of("p", log | {Capability.REWIND, Capability.ITEM_ACK})
+    assert "deletes each message" in refusal_of("p", log | {Capability.REWIND, Capability.ITEM_ACK})
 
 
 # -- readers that are kept

@@ -452,8 +452,8 @@ def test_every_right_and_every_change_is_to_be_stored() -> None:
         ([Manifest("a", 0, ["q", "q"], [])], "names a lane twice"),
         ([Manifest("a", 0, ["q"], [[1, 2]])], "one count"),
         ([Manifest("a", 0, ["q"], [[-1]])], "one count"),
-        ([manifest("a", 0), manifest("b", 0)], "a part is there twice"),
-        ([manifest("a", 0), manifest("a", 1)], "an attempt is there twice"),
+        ([manifest("a", 0), manifest("b", 0)], "a part appears twice"),
+        ([manifest("a", 0), manifest("a", 1)], "an attempt appears twice"),
         ([Manifest("a", 0, [], [[]] * (CHUNKS_MAX + 1))], "CHUNKS_MAX is 10000"),
     ],
 )

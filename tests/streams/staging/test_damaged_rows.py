@@ -193,7 +193,7 @@ def test_a_chunk_has_its_limit_unless_it_is_one_message() -> None:
     rest = len(StoredChunk(chunk(70_000, 70_000)).data) - 140_000
     room = CHUNK_BYTES_MAX - 70_000 - rest
     assert len(StoredChunk(chunk(70_000, room)).data) == CHUNK_BYTES_MAX
-    with pytest.raises(ValueError, match=f"a chunk of {CHUNK_BYTES_MAX + 1} bytes"):
+    with pytest.raises(ValueError, match=f"the chunk has {CHUNK_BYTES_MAX + 1} bytes"):
         StoredChunk(chunk(70_000, room + 1))
     StoredChunk(chunk(2 * CHUNK_BYTES_MAX))
 

@@ -459,7 +459,7 @@ def test_a_chunk_that_is_stored_does_not_change() -> None:
         assert await put("u", [StagedMessage(0, "k", [b"1"])], ["q0"]) == first
         moved = await put("u", [StagedMessage(1, "k", [b"1"])], ["q0", "q1"])
         assert moved == first  # its lanes are those of the first time
-        with pytest.raises(ValueError, match="is stored, with other messages"):
+        with pytest.raises(ValueError, match="is already stored with other messages"):
             await put("u", [StagedMessage(0, "k", [b"2"])], ["q0"])
         with pytest.raises(ValueError, match="letters, digits and hyphens"):
             await put("../u", [], [])

@@ -351,7 +351,7 @@ def test_a_refusal_is_told_at_once_and_logged_once(caplog: pytest.LogCaptureFixt
 
     took_s, refusals = simulated(go)
     assert took_s < 0.1 and refusals == ("StreamError: no, never", "")
-    assert caplog.text.count("a queue refuses a message of it for good: StreamError") == 1
+    assert caplog.text.count("a queue permanently refuses one of its messages: StreamError") == 1
 
 
 def test_whoever_asks_for_a_batch_has_it_tried_at_once_however_long_it_was_refused() -> None:

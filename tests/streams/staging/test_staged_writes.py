@@ -358,10 +358,12 @@ def test_bad_input_is_one_clear_error() -> None:
                 await world.on_host(call("x", target, *args))  # type: ignore[arg-type]
 
         await refused(
-            ConfigError, "form 9, this cluster in form 2", begin, 9, "r", "w", 0, 0, "u", False
+            ConfigError, "form 9 .* cluster uses form 2", begin, 9, "r", "w", 0, 0, "u", False
         )
         await refused(ValueError, "writer .* has 0 bytes", begin, FORM, "r", "", 0, 0, "u", False)
-        await refused(ValueError, "batch -1: write", begin, FORM, "r", "w", -1, 0, "u", False)
+        await refused(
+            ValueError, "batch is -1; it must be", begin, FORM, "r", "w", -1, 0, "u", False
+        )
         await refused(
             ValueError, "letters, digits and hyph", begin, FORM, "r", "w", 0, 0, "../u", False
         )

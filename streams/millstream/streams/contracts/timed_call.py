@@ -50,7 +50,7 @@ async def ask_in_time(
             limit = f"call_limit_s, {call_limit_s:g} s"
             raise AdapterFault(f"{where} did not answer within {limit}")
         if task.cancelled():
-            raise AdapterFault(f"{where} was cancelled, and nobody cancelled it")
+            raise AdapterFault(f"{where} was cancelled by the adapter itself")
         answer: T = task.result()
     finally:
         task.cancel()  # a call that ignores this is abandoned

@@ -54,18 +54,21 @@ class AdapterCalls:
         (names)."""
         if form != FORM:
             raise ConfigError(
-                f"the reader reads in form {form}, this cluster in form {FORM}: install the same "
-                "version of Millstream in both"
+                f"the reader uses form {form} of these calls, but this cluster uses form {FORM}: "
+                "install the same version of Millstream in both"
             )
         if self.refusal:
             raise ConfigError(self.refusal)
         if len(asked) > QUEUES_MAX:
-            raise ValueError(f"{len(asked)} queues in one call; QUEUES_MAX is {QUEUES_MAX}")
+            raise ValueError(
+                f"the call names {len(asked)} queues; QUEUES_MAX is {QUEUES_MAX}: name fewer queues"
+            )
         for queue in asked:
             size = len(queue.encode(errors="replace"))
             if not 0 < size <= NAME_BYTES_MAX:
                 raise ValueError(
-                    f"queue {show_text(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}"
+                    f"the name of queue {show_text(queue)!r} has {size} bytes; it must have 1 to "
+                    f"{NAME_BYTES_MAX}"
                 )
 
     async def check_incarnation(self, asked: str) -> None:
@@ -99,10 +102,13 @@ def refusal_of(provider: str, capabilities: Collection[Capability]) -> str:
     """Why programs outside may not read a provider's queues, or "" if they may."""
     where = f"stream provider {provider!r} cannot be read again"
     if Capability.REWIND not in capabilities:
-        return f"{where}: it has no REWIND. Read a provider that has, such as LedgerQueues"
+        return (
+            f"{where}, because it has no REWIND. Use a provider with REWIND, such as LedgerQueues"
+        )
     if Capability.ITEM_ACK in capabilities:
         return (
-            f"{where} by a reader outside: it forgets messages one by one, once they are done "
-            "(ITEM_ACK). Read a provider that keeps them for a time, such as LedgerQueues"
+            f"{where} by a reader outside the cluster, because it deletes each message after its "
+            "acknowledgement (ITEM_ACK). Use a provider that keeps messages for some time, such "
+            "as LedgerQueues"
         )
     return ""

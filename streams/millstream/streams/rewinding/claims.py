@@ -78,7 +78,7 @@ class ReaderClaims:
         if known is not None and known.run != run:
             raise ConfigError(
                 f"reader {reader!r}: this run ({run}) lost the name to another run ({known.run}). "
-                "Let one query at a time use a name, or give the other one a name of its own"
+                "Use a name in one query at a time, or give each query a name of its own"
             )
 
     async def _read(self, reader: str) -> tuple[Holder | None, Etag | None]:

@@ -57,7 +57,8 @@ def check_incarnation(provider: str, asked: str, own: str) -> None:
     """
     if asked not in ("", own):
         raise ConfigError(
-            f"stream provider {provider!r} has incarnation {own} here, and the positions are of "
-            f"incarnation {asked}: the cluster or its state store was built anew, so they name "
-            "other messages now. Start without them: give a Spark query a new checkpoint"
+            f"stream provider {provider!r} has incarnation {own} here, but the positions are of "
+            f"incarnation {asked}: the cluster or its state store was created again, so the "
+            "positions now name other messages. Start without the positions: give a Spark query "
+            "a new checkpoint"
         )

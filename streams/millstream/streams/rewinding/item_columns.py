@@ -82,12 +82,12 @@ def _column(field: mi.Field) -> Column:
 def kind_of(node: mi.Type, depth: int) -> str:
     """The type of a column. Raises Unsaid."""
     if depth > NESTED_MAX:
-        raise Unsaid(f"it is nested more than {NESTED_MAX} deep, or has itself inside")
+        raise Unsaid(f"the type is nested more than {NESTED_MAX} deep, or contains itself")
     if isinstance(node, mi.UnionType):
         others = [one for one in node.types if not isinstance(one, mi.NoneType)]
         if len(others) != 1:
             names = " or ".join(_show(one) for one in others)
-            raise Unsaid(f"it is {names}")
+            raise Unsaid(f"the type is {names}")
         (only,) = others
         return kind_of(only, depth)
     if isinstance(node, LISTS):
@@ -103,13 +103,13 @@ def _struct_kind(node: mi.Type, depth: int) -> str:
     """The type of a map with fields. Raises Unsaid, naming a field."""
     fields = _fields_of(node)
     if fields is None:
-        raise Unsaid(f"it is {_show(node)}")
+        raise Unsaid(f"the type is {_show(node)}")
     kinds: list[str] = []
     for one in fields:
         try:
             kinds.append(f"{quote(one.encode_name)}:{kind_of(one.type, depth + 1)}")
         except Unsaid as why:
-            raise Unsaid(f"field {one.encode_name!r} of it: {why}") from None
+            raise Unsaid(f"its field {one.encode_name!r}: {why}") from None
     return f"struct<{','.join(kinds)}>"
 
 
@@ -118,7 +118,7 @@ def _key_kind(node: mi.Type) -> str:
     if isinstance(node, mi.EnumType | mi.LiteralType):
         return _choice_kind(node)
     if type(node) not in PLAIN:
-        raise Unsaid(f"its keys are {_show(node)}")
+        raise Unsaid(f"the keys are {_show(node)}")
     return PLAIN[type(node)]
 
 
@@ -133,7 +133,7 @@ def _choice_kind(node: mi.EnumType | mi.LiteralType) -> str:
         return "string"
     if all(isinstance(one, int) and not isinstance(one, bool) for one in values):
         return "bigint"
-    raise Unsaid(f"it is one of {', '.join(map(repr, values))}")
+    raise Unsaid(f"the type is one of {', '.join(map(repr, values))}")
 
 
 def _show(node: mi.Type) -> str:

@@ -56,7 +56,7 @@ class KeptReaders:
         """Return a reader of a queue, for one call. Raises SiloUnavailable if this silo stops."""
         async with self._slots:
             if self._is_closed:
-                raise SiloUnavailable("this silo stops", may_have_run=False)
+                raise SiloUnavailable("this silo shuts down", may_have_run=False)
             reader = self._take(queue)
             try:
                 yield reader

@@ -113,7 +113,8 @@ class QueueReads:
             if late is None or self._incarnation not in ("", found.incarnation):
                 return found
             try:
-                await waiting.pause(QueueUnavailable(f"queue {late} ends before {reached[late]}"))
+                text = f"queue {late} ends before position {reached[late]}"
+                await waiting.pause(QueueUnavailable(text))
             except QueueUnavailable:
                 return found
 
@@ -201,7 +202,7 @@ class QueueReads:
             if found.run != run and changes > 1:  # one may be the last of a run that ends
                 raise ConfigError(
                     f"reader {reader!r} is in use by another run ({found.run}): stop that query, "
-                    "or give this one a name of its own"
+                    "or give this query a name of its own"
                 )
             known = found
 
@@ -293,7 +294,7 @@ class QueueReads:
     def _ends_here(self, part: Range, position: Token) -> QueueUnavailable:
         """The error for a silo that knows less than was known before."""
         return QueueUnavailable(
-            f"queue {part.queue} ends at {position} as this silo knows it, and went on to "
+            f"this silo knows queue {part.queue} only up to {position}, but the queue reached "
             f"{part.end} before"
         )
 

@@ -121,7 +121,7 @@ class RetainTarget(SystemTarget):
         ):
             return answer
         where = self._calls.where(queue, "list_retained")
-        raise AdapterFault(f"{where} returned {answer!r}, not names and tokens")
+        raise AdapterFault(f"{where} returned {answer!r}, not a mapping of names to tokens")
 
     def _check(self, form: int, reader: str, queues: Collection[str]) -> Retains:
         """The adapter. Raises ConfigError, ValueError."""
@@ -129,8 +129,8 @@ class RetainTarget(SystemTarget):
         adapter = self._calls.adapter
         if not isinstance(adapter, Retains):
             raise ConfigError(
-                f"stream provider {self._calls.provider!r} keeps nothing for a reader by its name: "
-                "read without one, or from a provider that does, such as LedgerQueues"
+                f"stream provider {self._calls.provider!r} keeps no messages for named readers: "
+                "read without a name, or from a provider that keeps them, such as LedgerQueues"
             )
         check_text("the name of a reader", reader)
         if not 1 <= len(reader) <= READER_CHARS_MAX:

@@ -232,7 +232,7 @@ class RewindTarget(SystemTarget):
         try:
             when = datetime.fromtimestamp(when_s, UTC)
         except (ValueError, OverflowError, OSError):
-            raise ValueError(f"{when_s} is no time: write seconds since 1970") from None
+            raise ValueError(f"{when_s} is not a time: write seconds since 1970") from None
 
         async def seek_one(queue: QueueId) -> Token | None:
             answer = await self._call(queue, "seek", lambda reader: reader.seek(when))
@@ -316,8 +316,8 @@ class RewindTarget(SystemTarget):
             first = self._token(queue, "read_from", error.first)
             if first is None or first <= position:
                 raise AdapterFault(
-                    f"{self._at(queue)}.read_from says that {position} is gone and {first} the "
-                    "first that is kept"
+                    f"{self._at(queue)}.read_from raised CursorTooOld for {position}, with "
+                    f"first={first}, which is not after that position"
                 ) from error
             return first
         return self._page(queue, position, answer)
@@ -333,9 +333,14 @@ class RewindTarget(SystemTarget):
         if messages and messages[0].token < position._replace(index=0):
             raise AdapterFault(f"{where} returned {messages[0].token}, which is before {position}")
         if following is None or following < newest or (messages and following == newest):
-            raise AdapterFault(f"{where} says that it goes on at {following}, behind {newest}")
+            raise AdapterFault(
+                f"{where} returned a Page with next={following}, which is not after {newest}"
+            )
         if following == position and not answer.at_end:
-            raise AdapterFault(f"{where} found nothing at {position}, and does not go on behind it")
+            raise AdapterFault(
+                f"{where} returned an empty Page with next={position}, the position that was "
+                "asked for, and without at_end"
+            )
         return Page(messages, following, bool(answer.at_end))
 
     # -- adapters

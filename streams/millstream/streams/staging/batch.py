@@ -112,9 +112,9 @@ def check_manifests(manifests: Sequence[Manifest]) -> None:
         ("an attempt", [manifest.attempt for manifest in manifests]),
     ):
         if len(set(names)) < len(names):
-            raise ValueError(f"a batch has one attempt for each part; {what} is there twice")
+            raise ValueError(f"a batch has one attempt for each part, but {what} appears twice")
     count = sum(len(manifest.chunks) for manifest in manifests)
     if count > CHUNKS_MAX:
         raise ValueError(
-            f"a batch of {count} chunks; CHUNKS_MAX is {CHUNKS_MAX}: write less at once"
+            f"the batch has {count} chunks; CHUNKS_MAX is {CHUNKS_MAX}: write less in one batch"
         )

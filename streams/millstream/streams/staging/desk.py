@@ -54,10 +54,10 @@ log = logging.getLogger("millstream.staging")
 
 RETRY = Backoff(0.05, 2.0, 5.0)
 STATUS_WAIT_S = 1.0
-WAITS = "%s: batch %d is decided, and waits to be delivered: %s"
-REFUSED = "%s: batch %d is decided, and a queue refuses a message of it for good: %s"
-DAMAGED = "%s: batch %d is decided, and waits until a row is restored: %s"
-STUCK = "%s: batch %d is decided, and cannot be delivered; it is tried again"
+WAITS = "%s: batch %d is decided, and its delivery is retried: %s"
+REFUSED = "%s: batch %d is decided, but a queue permanently refuses one of its messages: %s"
+DAMAGED = "%s: batch %d is decided, but its delivery waits until a row is restored: %s"
+STUCK = "%s: batch %d is decided, but its delivery failed; retrying"
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -392,7 +392,7 @@ class WriterDesk:
         self._core = None
         found = await self._ask(lambda core: core.state.delivering)
         if found is not None and found.number == batch.number:
-            raise StorageUnavailable(f"chunk {place.index} of attempt {place.attempt} is not there")
+            raise StorageUnavailable(f"chunk {place.index} of attempt {place.attempt} is missing")
 
 
 def failure_of(outcome: Token | StreamError | None) -> Exception | None:

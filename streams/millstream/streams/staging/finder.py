@@ -72,7 +72,7 @@ class Finder:
                 try:
                     await self._round()
                 except MillstreamError as error:
-                    self._warn(f"writers that have staged something are not found: {error}")
+                    self._warn(f"the writers with staged data could not be listed: {error}")
 
     async def _round(self) -> None:
         """Wake writers with staged data, up to the limit."""
@@ -100,7 +100,7 @@ class Finder:
         try:
             await self._wake(writer)
         except MillstreamError as error:
-            self._warn(f"writer {writer!r} was not woken: {type(error).__name__}: {error}")
+            self._warn(f"writer {writer!r} could not be woken: {type(error).__name__}: {error}")
         finally:
             self._waking.discard(writer)
 

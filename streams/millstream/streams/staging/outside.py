@@ -114,5 +114,8 @@ class StagedWrites:
                 steps = answer.steps
                 waiting.on_success()
             await waiting.pause(
-                QueueFull(f"batch {batch} of {writer} waits for room in the queues, and goes on")
+                QueueFull(
+                    f"batch {batch} of {writer} waits for space in the queues; its delivery "
+                    "continues"
+                )
             )

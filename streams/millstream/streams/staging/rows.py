@@ -118,7 +118,7 @@ class StoredChunk:
         self.data = _encode(chunk)
         size, limit = len(self.data), CHUNK_BYTES_MAX
         if size > limit and len(chunk.messages) > 1:
-            raise ValueError(f"a chunk of {size} bytes; CHUNK_BYTES_MAX is {limit}")
+            raise ValueError(f"the chunk has {size} bytes; CHUNK_BYTES_MAX is {limit}")
 
 
 def is_same(one: Chunk, other: Chunk) -> bool:
@@ -212,10 +212,10 @@ class StagedRows:
         except Conflict:
             row = await self._store.read(key)
             if row is None:
-                raise StorageUnavailable(f"{key} was there, and is not any more") from None
+                raise StorageUnavailable(f"row {key} was deleted while it was read") from None
             found = open_row(key, row.data, CHUNK.decode)
             if not is_same(found, chunk.chunk):
-                raise ValueError(f"{key} is stored, with other messages") from None
+                raise ValueError(f"row {key} is already stored with other messages") from None
             return found
         return chunk.chunk
 

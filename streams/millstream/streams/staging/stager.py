@@ -87,7 +87,7 @@ class Patience:
         if left_s <= 0:
             error.add_note(f"retried for {patience_s:g} s, and nothing was accepted")
             raise error
-        log.info("%s tries again: %s", self._what, error)
+        log.info("%s: retrying: %s", self._what, error)
         await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
 
     async def ask(self, call: Callable[[], Coroutine[Any, Any, T | Full]]) -> T:
@@ -229,7 +229,7 @@ class StagedAttempt:
     def _make_dropped_error(self) -> StreamError:
         return StreamError(
             f"{self._where}: attempt {self._attempt} was dropped: its batch was decided or aborted "
-            "meanwhile, or nothing was heard of it for an hour"
+            "meanwhile, or the attempt was silent for an hour"
         )
 
 
@@ -281,8 +281,8 @@ class StagedBatch:
                 raise StreamError(self._explain_refusal(answer))
             if isinstance(answer, Gone):
                 raise StreamError(
-                    f"{self._where} is not committed: attempts were dropped, since nothing was "
-                    f"heard of them for an hour, or another driver writes under this name: "
+                    f"{self._where} is not committed: attempts were dropped, because they were "
+                    f"silent for an hour, or another driver writes under this name: "
                     f"{', '.join(answer.attempts)}"
                 )
             if answer.steps != steps:
@@ -290,8 +290,8 @@ class StagedBatch:
                 waiting.on_success()
             await waiting.pause(
                 QueueFull(
-                    f"{self._where} is decided, and waits for room in the queues: it arrives "
-                    "later; do not write it under another name"
+                    f"{self._where} is decided, and waits for space in the queues: the batch "
+                    "arrives later; do not write it under another name"
                 )
             )
 
@@ -299,10 +299,10 @@ class StagedBatch:
         name = self._name
         command = f"millstream staged abandon {name.namespace} {name.writer} {answer.batch}"
         return (
-            f"{self._where} is not published wholly: batch {answer.batch} is decided, and a queue "
-            f"refuses a message of it for good: {answer.why}. Let the queue accept it (a higher "
-            "limit), and write again, or give up what is refused, and publish the rest: "
-            f"`{command}`"
+            f"{self._where} is not fully published: batch {answer.batch} is decided, but a queue "
+            f"permanently refuses one of its messages: {answer.why}. Let the queue accept the "
+            "message (a higher limit), and write again, or give up the refused messages, and "
+            f"publish the rest: `{command}`"
         )
 
     async def abort(self) -> None:

@@ -122,8 +122,8 @@ class StagingTarget(SystemTarget):
         """
         if form != FORM:
             raise ConfigError(
-                f"the writer stages in form {form}, this cluster in form {FORM}: install the same "
-                "version of Millstream in both"
+                f"the writer uses form {form} of these calls, but this cluster uses form {FORM}: "
+                "install the same version of Millstream in both"
             )
         if self._refusal:
             raise ConfigError(self._refusal)
@@ -160,7 +160,8 @@ class StagingTarget(SystemTarget):
         check_attempt(attempt)
         if not 0 <= index < CHUNKS_MAX:
             raise ValueError(
-                f"chunk {index} of an attempt; CHUNKS_MAX is {CHUNKS_MAX}: write less in one batch"
+                f"chunk {index} is above the limit of an attempt; CHUNKS_MAX is {CHUNKS_MAX}: "
+                "write less in one batch"
             )
         of = self._of(namespace, writer)
         identity = producer_of(namespace, writer)
@@ -219,7 +220,7 @@ class StagingTarget(SystemTarget):
         if answer is None:
             raise LookupError(
                 f"batch {batch} of writer {show_text(writer)} in {show_text(namespace)} does not "
-                "wait to be published: `millstream staged list` says which batches do"
+                "wait to be published: `millstream staged list` shows the batches that wait"
             )
         return answer
 
@@ -248,7 +249,7 @@ class StagingTarget(SystemTarget):
         if (await self._rows.read(identity))[1] is None:
             raise LookupError(
                 f"there is no writer {show_text(writer)} in {show_text(namespace)}: `millstream "
-                "staged list` says which there are"
+                "staged list` shows all writers"
             )
         return await ask(self._of(namespace, writer).status())
 
@@ -278,7 +279,8 @@ class StagingTarget(SystemTarget):
         size = len(writer.encode())
         if not 0 < size <= WRITER_BYTES_MAX:
             raise ValueError(
-                f"writer {show_text(writer)!r} has {size} bytes: write 1 to {WRITER_BYTES_MAX}"
+                f"the name of writer {show_text(writer)!r} has {size} bytes; it must have 1 to "
+                f"{WRITER_BYTES_MAX}"
             )
         return self._writer(producer_of(namespace, writer))
 
@@ -294,11 +296,11 @@ async def ask(call: Coroutine[Any, Any, T]) -> T:
 
 def check_number(what: str, number: int) -> None:
     if not 0 <= number < NUMBER_MAX:
-        raise ValueError(f"{what} {number}: write a whole number from 0 up to 2**62")
+        raise ValueError(f"{what} is {number}; it must be a whole number from 0 up to 2**62")
 
 
 def check_attempt(attempt: str) -> None:
     if not NAME.fullmatch(attempt):
         raise ValueError(
-            f"attempt {show_text(attempt)!r}: write up to 64 letters, digits and hyphens"
+            f"attempt {show_text(attempt)!r}: its name must be up to 64 letters, digits and hyphens"
         )

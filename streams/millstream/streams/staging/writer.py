@@ -152,7 +152,7 @@ class StagedWriter(Grain):
                 failures = 0
             except StorageError as error:
                 failures += 1
-                log.info("%s: what it has staged is not looked after yet: %s", self.key, error)
+                log.info("%s: the staged data could not be processed yet: %s", self.key, error)
                 due_s = RETRY.whole_s(failures)
             if due_s is None:
                 return
