@@ -88,7 +88,7 @@ def test_what_no_hook_shows_of_a_source_is_said() -> None:
         check = next(check for check in ADAPTER_CHECKS if check.name == name)
         for provider, why in (
             (pushed, "not run: the hook `narrow` is not given"),
-            (leased, "the receiver is no `PushReceiver`"),
+            (leased, "the receiver is not a `PushReceiver`"),
         ):
             make, _ = provider()
             assert in_virtual_time(partial(run_adapter_check, check, make)) == why

@@ -49,7 +49,7 @@ def test_a_broken_adapter_is_refused(fault: Fault | SourceFault) -> None:
     said = refusal(fault)
     check = CHECKS[fault.check]
     assert said.startswith(f"{check.name}: {check.rule} Expected: ")
-    assert "Came: " in said
+    assert "Got: " in said
 
 
 def test_every_check_refuses_something() -> None:

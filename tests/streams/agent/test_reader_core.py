@@ -150,7 +150,7 @@ def test_a_receiver_whose_tokens_fall_is_refused_and_what_it_gives_is_read_again
     desk.got(message(1), message(2))
     say, discard = desk.got(*map(message, again))
     assert isinstance(say, Say) and isinstance(discard, Discard)
-    assert f"returned {Token(1, again[0])} behind {Token(1, 2)}: the tokens" in say.text
+    assert f"returned {Token(1, again[0])} after {Token(1, 2)}: the tokens" in say.text
     assert desk.offered == [1, 2] and desk.core.position == Token(1, 2)
 
 

@@ -52,7 +52,7 @@ def test_an_error_of_ours_is_left_as_it_is_and_any_other_is_named() -> None:
 
 def test_an_error_whose_text_cannot_be_made_is_named_all_the_same() -> None:
     text = str(fault_of("q: ack", Textless()))
-    assert text == "q: ack raised Textless: (its text cannot be made: RuntimeError)"
+    assert text == "q: ack raised Textless: (the text of the error could not be made: RuntimeError)"
 
 
 # --- tokens --------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ def test_messages_at_or_below_the_last_are_left_out_where_tokens_are_in_order(
 @pytest.mark.parametrize(
     ("tokens", "text"),
     [
-        ((ONE, THREE, TWO), f"q returned {TWO} behind {THREE}"),
-        ((ONE, ONE), f"q returned {ONE} behind {ONE}"),
+        ((ONE, THREE, TWO), f"q returned {TWO} after {THREE}"),
+        ((ONE, ONE), f"q returned {ONE} after {ONE}"),
     ],
 )
 def test_messages_out_of_order_are_a_fault_only_where_order_is_promised(
@@ -131,7 +131,7 @@ def test_messages_out_of_order_are_a_fault_only_where_order_is_promised(
 
 def test_messages_behind_what_was_given_before_are_a_fault_where_order_is_promised() -> None:
     answer = [message_at(TWO), message_at(THREE)]
-    text = f"q returned {TWO} behind {TWO}: the tokens of a queue with ORDERED rise"
+    text = f"q returned {TWO} after {TWO}: the tokens of a queue with ORDERED must rise"
     assert refused(lambda: check_messages(answer, TWO, True, "q", given=TWO)).startswith(text)
     assert check_messages(answer, TWO, True, "q", given=ONE) == answer[1:]
     assert check_messages(answer, TWO, False, "q", given=THREE) == answer
@@ -187,7 +187,7 @@ def test_items_may_be_a_tuple_and_headers_any_mapping() -> None:
         ({"items": [b"x", 5]}, "an item that is a int, not bytes"),
         ({"items": ["x"]}, "an item that is a str, not bytes"),
         ({"items": [None]}, "an item that is None, not bytes"),
-        ({"headers": {"n": 1}}, "the header ('n', 1): names and values are str"),
+        ({"headers": {"n": 1}}, "the header ('n', 1): its name and value must be str"),
         ({"headers": {b"n": "x"}}, "the header (b'n', 'x')"),
     ],
 )

@@ -287,5 +287,5 @@ async def test_a_lost_connection_ends_reading() -> None:
 
 @pytest.mark.parametrize("limits", [{"events_max": 0}, {"bytes_max": 0}, {"events_max": -1}])
 def test_a_receiver_without_room_is_refused(limits: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="not 1 or more"):
+    with pytest.raises(ConfigError, match="at least 1"):
         PushReceiver(Source(), ITEM_ACK, **limits)

@@ -273,7 +273,7 @@ async def breaks(reader: ShelfReader) -> Any:
         (lambda reader: Page([message(6)], Token(0, 6), True), "which is not after"),
         (lambda reader: Page([message(6)], Token(0, 5), True), "which is not after"),
         (lambda reader: Page([message(3)], Token(0, 9), True), "which is before"),
-        (lambda reader: Page([message(7), message(6)], Token(0, 9), True), "behind"),
+        (lambda reader: Page([message(7), message(6)], Token(0, 9), True), "must rise"),
         (lambda reader: Page([], None, True), "with next=None, which is not after"),  # type: ignore[arg-type]
         (lambda reader: Page([], "5", True), "as a token"),  # type: ignore[arg-type]
         (late, "did not answer within call_limit_s, 0.01 s"),

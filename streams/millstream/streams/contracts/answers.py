@@ -50,7 +50,7 @@ def text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as another:
-        return f"(its text cannot be made: {type(another).__name__})"
+        return f"(the text of the error could not be made: {type(another).__name__})"
 
 
 def check_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
@@ -69,7 +69,9 @@ def check_prefix(error: EnqueueFailed, count: int, where: str) -> list[Token | N
     accepted = error.accepted
     _check_list(accepted, "tokens", f"{where} raised EnqueueFailed whose `accepted` is")
     if len(accepted) >= count:
-        raise AdapterFault(f"{where} raised EnqueueFailed that accepted all of {count} messages")
+        raise AdapterFault(
+            f"{where} raised EnqueueFailed, although it accepted all of {count} messages"
+        )
     return [_token(one, where) for one in accepted]
 
 
@@ -116,8 +118,8 @@ def check_messages(
             _check_message(message, where)
         if is_ordered and newest is not None and message.token <= newest:
             raise AdapterFault(
-                f"{where} returned {message.token} behind {newest}: the tokens of a queue with "
-                "ORDERED rise, from read to read too; raise the era where numbering begins anew"
+                f"{where} returned {message.token} after {newest}: the tokens of a queue with "
+                "ORDERED must rise, also from read to read; raise the era when numbers start again"
             )
         newest = message.token
         if not is_ordered or last is None or message.token > last:
@@ -179,7 +181,7 @@ def _wrong_part(message: QueueMessage) -> str:
             return f"an item that is {_kind(item)}, not bytes"
     for header in message.headers.items():
         if not (isinstance(header[0], str) and isinstance(header[1], str)):
-            return f"the header {show_text(repr(header))}: names and values are str"
+            return f"the header {show_text(repr(header))}: its name and value must be str"
     return ""
 
 

@@ -72,14 +72,17 @@ def contradiction(declared: Collection[Capability]) -> str:
     one = Capability
     has_log = has_positions(declared)
     if one.REWIND in declared and not has_log:
-        return "REWIND needs ORDERED and STABLE_TOKENS: a position must mean one place"
+        return "REWIND needs ORDERED and STABLE_TOKENS, so that a token is a position"
     if one.LEASED in declared and one.ITEM_ACK not in declared:
-        return "LEASED needs ITEM_ACK: each lease is given back by itself"
+        return "LEASED needs ITEM_ACK, because each lease is released by itself"
     if one.LEASED in declared and one.ORDERED in declared:
-        return "LEASED excludes ORDERED: a lease that runs out comes again behind later messages"
+        return (
+            "LEASED excludes ORDERED, because a message whose lease ends is redelivered after "
+            "later messages"
+        )
     if one.OWN_POSITION not in declared and not has_log:
         return (
-            "without OWN_POSITION the runtime keeps the position, which needs ORDERED and "
-            "STABLE_TOKENS"
+            "without OWN_POSITION the runtime stores the position, so ORDERED and STABLE_TOKENS "
+            "are needed"
         )
     return ""

@@ -42,8 +42,8 @@ class OpenedByFunction:
             if not hasattr(adapter, "capabilities"):
                 await adapter.aclose()
                 raise ConfigError(
-                    f"{where} a {type(adapter).__name__} without `capabilities`: say what it can "
-                    "do, or set them on the function"
+                    f"{where} a {type(adapter).__name__} without `capabilities`: declare them in "
+                    "the adapter, or set them on the function"
                 )
             self.capabilities = capabilities_of(adapter, where)  # type: ignore[arg-type]
         return adapter

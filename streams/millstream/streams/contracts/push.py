@@ -126,7 +126,7 @@ class PushReceiver:
     ) -> None:
         for name, limit in (("events_max", events_max), ("bytes_max", bytes_max)):
             if limit < 1:
-                raise ConfigError(f"PushReceiver({name}={limit!r}): not 1 or more")
+                raise ConfigError(f"PushReceiver({name}={limit!r}): give a number of at least 1")
         self._source = source
         self._keeps = Capability.ITEM_ACK in capabilities
         self.events_max = events_max
@@ -161,8 +161,8 @@ class PushReceiver:
         if self._is_beyond(BEYOND_PAUSE):
             self.refused += 1
             raise QueueFull(
-                f"{self.events_held} events and {self._bytes} bytes are held, {BEYOND_PAUSE} times "
-                "the limit: the source must not push while it is paused"
+                f"the buffer has {self.events_held} events and {self._bytes} bytes, at least "
+                f"{BEYOND_PAUSE} times the limit: the source must not push while it is paused"
             )
         self._ready.append(
             msgspec.structs.replace(message, attempt=0) if message.attempt else message

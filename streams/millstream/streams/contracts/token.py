@@ -44,5 +44,7 @@ class Token(NamedTuple):
         parts = text.split("-")
         digits = set("0123456789abcdef")
         if [len(part) for part in parts] != [8, 16, 8] or not digits.issuperset("".join(parts)):
-            raise ValueError(f"{text!r} is not a token: hex 8-16-8, joined by '-'")
+            raise ValueError(
+                f"{text!r} is not a token: write 8, 16 and 8 hexadecimal digits, joined by '-'"
+            )
         return cls(*(int(part, 16) for part in parts))

@@ -127,7 +127,7 @@ class AdapterBench:
                 await last(dead.raw)
             await hook(dead.raw)
 
-        await within(call_and_die(), CALL_LIMIT_S, "the hook `kill`, behind a call of the adapter,")
+        await within(call_and_die(), CALL_LIMIT_S, "the hook `kill`, after a call of the adapter,")
         del self._silos[dead]
         self.adapter = await self.another_silo()
 
@@ -183,7 +183,7 @@ class AdapterBench:
     def second_queue(self) -> QueueId:
         """Return a second queue. Raises NotRun if the mapper has only one queue."""
         if self.other_queue is None:
-            raise NotRun("the mapper has one queue")
+            raise NotRun("the mapper has only one queue")
         return self.other_queue
 
     def stream(
@@ -366,7 +366,7 @@ class AdapterBench:
         """
         end_s = asyncio.get_running_loop().time() + COLLECT_S
         while not (found := await receiver.read(most, BYTES_MAX, QUIET_S)):
-            expect(asyncio.get_running_loop().time() < end_s, "one more message", "nothing")
+            expect(asyncio.get_running_loop().time() < end_s, "one more message", "none")
             await asyncio.sleep(POLL_S)
         return found
 
@@ -441,7 +441,7 @@ class AdapterBench:
 async def wait_ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
     """Expect that a running call ends soon, with any result."""
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
-    expect(bool(done), f"{what} within {SOON_S:g} s", "it is still under way")
+    expect(bool(done), f"{what} within {SOON_S:g} s", "a call that is still running")
 
 
 async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
@@ -458,14 +458,15 @@ async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: st
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     await abandon(task, call)
-    expect(bool(done), f"{what} that is cancelled ends within {SOON_S:g} s", "it goes on")
+    wanted = f"{what} that is cancelled ends within {SOON_S:g} s"
+    expect(bool(done), wanted, "a call that is still running")
 
 
 def expect_first(first: Token | None, lost: Token, kept: Token) -> None:
     """Expect `CursorTooOld.first` above all lost messages, and not above a kept message."""
     is_so = first is not None and lost < first <= kept
-    wanted = f"CursorTooOld(text, first={kept}), the oldest message that is kept"
-    expect(is_so, f"{wanted}; {lost} is the last that is gone", str(first))
+    wanted = f"CursorTooOld(text, first={kept}), with the oldest kept message"
+    expect(is_so, f"{wanted}; {lost} is the last lost message", str(first))
 
 
 def text_of(item: bytes) -> str:

@@ -53,7 +53,7 @@ async def within(call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
         raise
     if not done:
         await abandon(task, call)
-        raise ContractBroken(f"{what} ends within {limit_s:g} s", "it is still under way")
+        raise ContractBroken(f"{what} ends within {limit_s:g} s", "a call that is still running")
     return result_of(task, what)
 
 
@@ -61,7 +61,7 @@ def result_of(task: asyncio.Task[T], what: str) -> T:
     """The answer of a call that has ended. Raises its StreamError, or ContractBroken."""
     wanted = f"{what} returns, or raises a StreamError"
     if task.cancelled():
-        raise ContractBroken(wanted, "CancelledError, though nobody cancelled it")
+        raise ContractBroken(wanted, "CancelledError, although the suite did not cancel the call")
     error = task.exception()
     if error is None:
         return task.result()
@@ -141,12 +141,12 @@ class GuardedReceiver:
     async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
         lost = await within(self.raw.extend(tokens, lease_s), CALL_LIMIT_S, "extend")
         is_right = isinstance(lost, Sequence) and all(one in tokens for one in lost)
-        expect(is_right, "extend returns those of the tokens that are lost", lost)
+        expect(is_right, "extend returns the tokens of its list that are lost", lost)
         return lost
 
     async def fail(self, tokens: Sequence[Token], reason: str) -> None:
         if not isinstance(self.raw, TellsFailed):
-            raise NotRun("the receiver is not `TellsFailed`")
+            raise NotRun("the receiver does not implement `TellsFailed`")
         await within(self.raw.fail(tokens, reason), CALL_LIMIT_S, "fail")
 
     async def aclose(self) -> None:
@@ -163,7 +163,7 @@ class GuardedReader:
         answer = await within(self.raw.bounds(), CALL_LIMIT_S, "bounds")
         is_right = isinstance(answer, tuple) and len(answer) == 2
         is_right = is_right and all(one is None or isinstance(one, Token) for one in answer)
-        expect(is_right, "bounds returns two tokens, or None", answer)
+        expect(is_right, "bounds returns a tuple of two tokens, or None for each", answer)
         return answer
 
     async def seek(self, when: datetime) -> Token | None:
@@ -189,7 +189,7 @@ class GuardedReader:
         try:
             return page._replace(messages=check_messages(page.messages, None, True, "read_from"))
         except AdapterFault as fault:
-            raise ContractBroken("a page has messages in order", str(fault)) from None
+            raise ContractBroken("a page has messages in the order of tokens", str(fault)) from None
 
     async def aclose(self) -> None:
         await within(self.raw.aclose(), CALL_LIMIT_S, "the reader's aclose")
@@ -217,7 +217,8 @@ class GuardedAdapter:
             answer = await within(call, CALL_LIMIT_S, "enqueue")
             return check_tokens(answer, count, "enqueue")
         except EnqueueFailed as error:
-            expect(isinstance(error.cause, StreamError), "the cause is a StreamError", error.cause)
+            wanted = "the cause of EnqueueFailed is a StreamError"
+            expect(isinstance(error.cause, StreamError), wanted, error.cause)
             self._check_prefix(error, count)
             raise
         except AdapterFault as fault:
@@ -237,7 +238,7 @@ class GuardedAdapter:
         wanted = "enqueue_at_once returns a token or None per message, or None"
         try:
             answer = self.raw.enqueue_at_once(queue, messages, mapper_epoch)
-            return None if answer is None else check_tokens(answer, len(messages), "it")
+            return None if answer is None else check_tokens(answer, len(messages), "the call")
         except AdapterFault as fault:
             raise ContractBroken(wanted, str(fault)) from None
         except StreamError:
@@ -249,19 +250,19 @@ class GuardedAdapter:
         try:
             check_prefix(error, count, "enqueue")
         except AdapterFault as fault:
-            raise ContractBroken("what is accepted is a prefix", str(fault)) from None
+            raise ContractBroken("`accepted` is a prefix of the list", str(fault)) from None
 
     def receiver(self, queue: QueueId, epoch: int) -> GuardedReceiver:
         return GuardedReceiver(self.raw.receiver(queue, epoch), self._is_ordered)
 
     def reader(self, queue: QueueId) -> GuardedReader:
         if not isinstance(self.raw, Rewinds):
-            raise ContractBroken("an adapter that declares REWIND has `reader`", "it has none")
+            raise ContractBroken("an adapter that declares REWIND has `reader`", "no such method")
         return GuardedReader(self.raw.reader(queue))
 
     def _retains(self) -> Retains:
         if not isinstance(self.raw, Retains):
-            raise ContractBroken("an adapter that retains has all three methods", self.raw)
+            raise ContractBroken("an adapter with all three methods of `Retains`", self.raw)
         return self.raw
 
     async def retain(self, queue: QueueId, reader: str, position: Token | None) -> None:
@@ -274,12 +275,12 @@ class GuardedAdapter:
         answer = await within(self._retains().list_retained(queue), CALL_LIMIT_S, "list_retained")
         is_right = isinstance(answer, Mapping)
         is_right = is_right and all(isinstance(one, Token) for one in answer.values())
-        expect(is_right, "retained returns names and their tokens", answer)
+        expect(is_right, "list_retained returns a mapping of names to tokens", answer)
         return answer
 
     async def seal(self, queue: QueueId, mapper_epoch: int, era: int) -> Token | None:
         if not isinstance(self.raw, Seals):
-            raise ContractBroken("an adapter that declares SEALED has `seal`", "it has none")
+            raise ContractBroken("an adapter that declares SEALED has `seal`", "no such method")
         barrier = await within(self.raw.seal(queue, mapper_epoch, era), CALL_LIMIT_S, "seal")
         is_right = barrier is None or isinstance(barrier, Token)
         expect(is_right, "seal returns a token or None", barrier)

@@ -33,7 +33,7 @@ class ContractBroken(AssertionError):
 
     def __str__(self) -> str:
         named = f"{self.check}: {self.rule} " if self.check else ""
-        return f"{named}Expected: {self.expected}. Came: {self.came}."
+        return f"{named}Expected: {self.expected}. Got: {self.came}."
 
 
 class NotRun(Exception):

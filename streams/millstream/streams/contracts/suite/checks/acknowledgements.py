@@ -35,7 +35,7 @@ async def what_is_not_acknowledged_is_read_again(bench: AdapterBench) -> None:
     if bench.has(Capability.STABLE_TOKENS):
         tokens = {text: m.token for m in before for text in texts([m])}
         came = {text: m.token for m in again for text in texts([m])}
-        expect(came == tokens, f"the same tokens, {tokens}", came)
+        expect(came == tokens, f"the same tokens as before, {tokens}", came)
 
 
 @acknowledging.check(ORDERED, generated=True)
@@ -121,7 +121,7 @@ async def start_behind_the_last_message_reads_what_comes_next(bench: AdapterBenc
     found = await bench.collect(first, 2)
     await first.aclose()
     second = await bench.begin(2, found[-1].token)
-    expect(not (came := await second.read(10, 1000, 0.0)), "nothing yet", came)
+    expect(not (came := await second.read(10, 1000, 0.0)), "no message yet", came)
     await bench.publish("c")
     bench.same(await bench.everything(second, 1), ["c"])
 
@@ -343,4 +343,4 @@ async def expect_fenced(call: Coroutine[Any, Any, Any], what: str) -> None:
         await call
     except QueueFenced:
         return
-    raise ContractBroken(f"QueueFenced from {what} of an older epoch", "no error")
+    raise ContractBroken(f"QueueFenced from `{what}` of an older epoch", "no error")

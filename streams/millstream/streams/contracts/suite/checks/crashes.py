@@ -85,7 +85,7 @@ async def what_was_accepted_at_once_outlives_its_process(bench: AdapterBench) ->
     """`enqueue_at_once` returns tokens when all messages are stored, and stores none if it returns
     None: after a crash right then, exactly these messages are there."""
     if not isinstance(bench.adapter.raw, EnqueuesAtOnce):
-        raise NotRun("the adapter is not `EnqueuesAtOnce`")
+        raise NotRun("the adapter does not implement `EnqueuesAtOnce`")
     wanted = list[str]()
     for number in range(3):
         names = [f"{number}{letter}" for letter in "abc"]

@@ -49,7 +49,7 @@ async def keep_leased(
     if bench.has(LEASED):
         tokens = [message.token for message in messages]
         lost = await receiver.extend(tokens, HELD_S)
-        expect(not lost, "messages that were just read can be held", lost)
+        expect(not lost, "no lost lease among messages that were just read", lost)
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
@@ -85,7 +85,8 @@ def release_delayed(
 def expect_late(took_s: float, asked_s: float) -> None:
     """Expect that a message arrived after the whole requested time."""
     is_so = took_s >= asked_s * EARLIEST
-    expect(is_so, f"the message after {asked_s:g} s at the earliest", f"after {took_s:.3f} s")
+    wanted = f"the message after {asked_s:g} s at the earliest"
+    expect(is_so, wanted, f"the message after {took_s:.3f} s")
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
@@ -99,7 +100,7 @@ async def releasing_what_is_done_changes_nothing(bench: AdapterBench) -> None:
     await receiver.release([], 0.0, True)
     await receiver.release([*tokens, Token(1 << 20, 1 << 40)], 0.0, True)
     found = await receiver.read(EVENTS_MAX, BYTES_MAX, QUIET_S)
-    expect(not found, "nothing", texts(found))
+    expect(not found, "no message", texts(found))
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
@@ -182,11 +183,12 @@ async def a_lease_that_runs_out_gives_the_message_back(bench: AdapterBench) -> N
     (again,) = await bench.collect(receiver, 1)
     took_s = loop.time() - begin_s
     is_so = took_s > first.lease_s / 2
-    expect(is_so, f"the message after about {first.lease_s:g} s", f"after {took_s:.3f} s")
+    wanted = f"the message after about {first.lease_s:g} s"
+    expect(is_so, wanted, f"the message after {took_s:.3f} s")
     expect(again.attempt >= first.attempt, f"attempt {first.attempt} or more", again.attempt)
     await receiver.ack(None, [again.token])
     found = await receiver.read(EVENTS_MAX, BYTES_MAX, first.lease_s * 2)
-    expect(not found, "nothing: it was acknowledged", texts(found))
+    expect(not found, "no message, because it was acknowledged", texts(found))
 
 
 @leases.check(LEASED)
@@ -208,7 +210,7 @@ async def extending_holds_a_message(bench: AdapterBench) -> None:
     first = await lease(bench, receiver)
     await keep_leased(bench, receiver, [first])
     found = await receiver.read(EVENTS_MAX, BYTES_MAX, first.lease_s * 3)
-    expect(not found, "nothing while it is held", texts(found))
+    expect(not found, "no message while its lease is extended", texts(found))
     await receiver.ack(None, [first.token])
 
 
@@ -222,7 +224,7 @@ async def extending_lasts_as_long_as_was_asked(bench: AdapterBench) -> None:
     for asked_s in sorted({found.lease_s * 2, max(found.lease_s * 2, bench.hooks.patience_s)}):
         begin_s = loop.time()
         lost = await receiver.extend([found.token], asked_s)
-        expect(not lost, "a message that was just read can be held", lost)
+        expect(not lost, "no lost lease of a message that was just read", lost)
         (found,) = await bench.collect(receiver, 1, asked_s)
         expect_late(loop.time() - begin_s, asked_s)
     await receiver.ack(None, [found.token])
@@ -237,7 +239,8 @@ async def a_long_list_is_extended_whole(bench: AdapterBench) -> None:
     await keep_leased(bench, receiver, found)
     longest_s = max(message.lease_s for message in found)
     again = await receiver.read(EVENTS_MAX, BYTES_MAX, longest_s * 2)
-    expect(not again, f"none of {LONG_LIST} messages while they are held", texts(again))
+    wanted = f"none of the {LONG_LIST} messages while their leases are extended"
+    expect(not again, wanted, texts(again))
     await receiver.ack(None, [message.token for message in found])
 
 
@@ -300,7 +303,7 @@ async def extending_says_what_is_lost(bench: AdapterBench) -> None:
     unknown = Token(1 << 20, 1 << 40)
     lost = await receiver.extend([done, back, kept, unknown], HELD_S)
     is_so = sorted(lost) == sorted([done, back, unknown])
-    expect(is_so, f"{[done, back, unknown]} are lost, {kept} is not", list(lost))
+    expect(is_so, f"the lost tokens {[done, back, unknown]}, without {kept}", list(lost))
 
 
 @leases.check(LEASED)
@@ -313,7 +316,7 @@ async def a_lease_that_another_owner_has_is_lost(bench: AdapterBench) -> None:
     (again,) = await bench.collect(other, 1)
     await keep_leased(bench, other, [again])
     lost = list(await silent.extend([first.token], HELD_S))
-    expect(lost == [first.token], f"[{first.token}]", lost)
+    expect(lost == [first.token], f"the lost token [{first.token}]", lost)
 
 
 @leases.check(LEASED)

@@ -33,7 +33,7 @@ async def closing_a_receiver_ends_a_read_that_waits(bench: AdapterBench) -> None
     reading = bench.waiting(receiver)
     await asyncio.sleep(0.005)
     await receiver.aclose()
-    await wait_ended(reading, "a read ends once its receiver is closed,")
+    await wait_ended(reading, "a read of a closed receiver ends")
 
 
 @life.check(generated=True)

@@ -41,7 +41,7 @@ async def queues_of_its_own_mapper_are_sound(bench: AdapterBench) -> None:
     mapper, again = find_mapper(bench), find_mapper(bench)
     queues = list(mapper.queues())
     is_so = bool(queues) and len(set(queues)) == len(queues) and queues == list(again.queues())
-    expect(is_so, "queues, each once, and the same when asked again", queues)
+    expect(is_so, "the queues, each once, and the same at each call", queues)
     for stream in STREAMS:
         came = (mapper.queue_for(stream), mapper.queue_for(stream), again.queue_for(stream))
         expect(len(set(came)) == 1 and came[0] in queues, f"one queue of {queues}", came)
@@ -50,7 +50,7 @@ async def queues_of_its_own_mapper_are_sound(bench: AdapterBench) -> None:
 def find_mapper(bench: AdapterBench) -> QueueMapper:
     """The mapper of the adapter. Raises NotRun: it has none."""
     if not isinstance(bench.adapter.raw, BringsMapper):
-        raise NotRun("the adapter is not `BringsMapper`")
+        raise NotRun("the adapter does not implement `BringsMapper`")
     return bench.adapter.raw.mapper(lambda: None)
 
 
@@ -63,7 +63,7 @@ async def a_mapper_answers_alike_in_every_process(bench: AdapterBench) -> None:
     here = [bench.mapper.queue_for(stream) for stream in STREAMS]
     there = elsewhere(bench.mapper)
     for stream, mine, other in zip(STREAMS, here, there, strict=True):
-        expect(mine == other, f"{mine} for {stream} in another process, too", other)
+        expect(mine == other, f"{mine} for {stream}, also in another process", other)
 
 
 def elsewhere(mapper: QueueMapper) -> list[QueueId]:
@@ -74,7 +74,7 @@ def elsewhere(mapper: QueueMapper) -> list[QueueId]:
     try:
         sent = pickle.dumps((mapper, STREAMS))
     except Exception as error:  # pickling may raise any error
-        why = f"the mapper cannot be pickled, as another process needs it: {error}"
+        why = f"the mapper cannot be pickled for another process: {error}"
         raise NotRun(f"not run: {why}") from None
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -88,7 +88,7 @@ def elsewhere(mapper: QueueMapper) -> list[QueueId]:
     said = "".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
     if done.returncode == UNREADABLE:
         raise NotRun(f"not run: the mapper cannot be rebuilt in another process: {said}")
-    expect(done.returncode == 0, "queues from another process, too", said)
+    expect(done.returncode == 0, "the queues of the mapper in another process", said)
     found: list[QueueId] = json.loads(done.stdout)
     return found
 
@@ -109,11 +109,12 @@ async def a_change_of_the_layout_is_told(bench: AdapterBench) -> None:
     await until_told(told, silos)
     for name, silo in silos.items():
         after = follow(silo.raw, told, name)
-        expect(layout(after) != layouts[name], "a mapper with another layout", after.queues())
+        wanted = "a mapper with another layout after the change"
+        expect(layout(after) != layouts[name], wanted, after.queues())
         is_later = after.epoch > epochs[name]
         expect(is_later, f"a mapper epoch above {epochs[name]}", after.epoch)
         is_kept = (layout(before[name]), before[name].epoch) == (layouts[name], epochs[name])
-        expect(is_kept, "the former mapper as it was", before[name].queues())
+        expect(is_kept, "the former mapper without a change", before[name].queues())
 
 
 def follow(adapter: QueueAdapter, told: list[str], name: str) -> QueueMapper:
@@ -134,5 +135,6 @@ async def until_told(told: list[str], silos: Collection[str]) -> None:
     end_s = loop.time() + COLLECT_S
     while not set(silos) <= set(told):
         is_late = loop.time() > end_s
-        expect(not is_late, f"`changed` is called in {len(silos)} silos", f"in {len(set(told))}")
+        wanted = f"calls of `changed` in {len(silos)} silos"
+        expect(not is_late, wanted, f"calls in {len(set(told))}")
         await asyncio.sleep(POLL_S)

@@ -23,6 +23,7 @@ __all__ = ["pushing"]
 
 pushing = CheckList()
 STORED, MORE = 40, 5
+NOT_PUSHED = "the receiver is not a `PushReceiver`"
 EVENTS_FEW = 10  # the largest `events_max` of a narrow receiver
 
 
@@ -31,7 +32,7 @@ async def narrow_receiver(bench: AdapterBench) -> GuardedReceiver:
     make = bench.hooks.narrow
     if make is None:
         is_pushed = isinstance(bench.receiver().raw, PushReceiver)
-        raise NotRun(without_hook("narrow") if is_pushed else "the receiver is no `PushReceiver`")
+        raise NotRun(without_hook("narrow") if is_pushed else NOT_PUSHED)
     return await bench.begin(silo=await bench.another_silo(make))
 
 
@@ -48,7 +49,7 @@ async def a_paused_source_pushes_nothing(bench: AdapterBench) -> None:
     await publish_numbers(bench, STORED, MORE)
     await asyncio.sleep(QUIET_S)
     expect(raw.events_held == held, f"{held} events held while paused", raw.events_held)
-    expect(not raw.refused, "no push beyond twice the limit", f"{raw.refused} that were refused")
+    expect(not raw.refused, "no push beyond twice the limit", f"{raw.refused} refused pushes")
 
 
 def find_push_receiver(receiver: QueueReceiver) -> PushReceiver:
@@ -56,7 +57,7 @@ def find_push_receiver(receiver: QueueReceiver) -> PushReceiver:
     buffer of another receiver is not visible."""
     if isinstance(receiver, PushReceiver):
         return receiver
-    raise NotRun("the receiver is no `PushReceiver`")
+    raise NotRun(NOT_PUSHED)
 
 
 async def until_paused(receiver: PushReceiver) -> None:
@@ -85,7 +86,7 @@ async def pausing_loses_and_repeats_nothing(bench: AdapterBench) -> None:
     wanted = [f"{number:02}" for number in range(STORED)]
     expect(sorted(came) == wanted, f"each of {STORED} messages once", came)
     again = await receiver.read(STORED, BYTES_MAX, QUIET_S)
-    expect(not again, "nothing more", texts(again))
+    expect(not again, "no further message", texts(again))
     await receiver.aclose()
     again = await (await bench.take_over(2, position)).read(STORED, BYTES_MAX, QUIET_S)
-    expect(not again, "nothing: all was acknowledged", texts(again))
+    expect(not again, "no message, because all were acknowledged", texts(again))

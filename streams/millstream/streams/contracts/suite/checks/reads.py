@@ -76,7 +76,8 @@ async def an_empty_queue_reads_as_nothing(bench: AdapterBench) -> None:
         took_s = loop.time() - begin_s
         expect(not found, "no messages of an empty queue", texts(found))
         is_kept = took_s < wait_s + GRACE_S
-        expect(is_kept, f"an answer within wait_s={wait_s:g} s", f"one after {took_s:.3f} s")
+        wanted = f"an answer within wait_s={wait_s:g} s"
+        expect(is_kept, wanted, f"an answer after {took_s:.3f} s")
 
 
 @reading.check(Capability.WAKEUP)
@@ -86,7 +87,8 @@ async def a_read_that_finds_nothing_has_waited(bench: AdapterBench) -> None:
     begin_s = loop.time()
     await receiver.read(EVENTS_MAX, BYTES_MAX, SHORT_S)
     took_s = loop.time() - begin_s
-    expect(took_s > SHORT_S / 2, f"an answer after about {SHORT_S} s", f"one after {took_s:.3f} s")
+    wanted = f"an answer after about {SHORT_S} s"
+    expect(took_s > SHORT_S / 2, wanted, f"an answer after {took_s:.3f} s")
 
 
 @reading.check(Capability.WAKEUP)
@@ -97,7 +99,7 @@ async def a_read_that_waits_is_woken(bench: AdapterBench) -> None:
         waiting = bench.waiting(receiver)
         await asyncio.sleep(0.005)
         await silo.enqueue(bench.queue, [bench.message(text)])
-        await wait_ended(waiting, f"a read that waits {LONG_S:g} s is woken")
+        await wait_ended(waiting, f"a read that waits {LONG_S:g} s returns")
         expect(texts(waiting.result()) == [text], text, texts(waiting.result()))
 
 
@@ -111,7 +113,7 @@ async def max_events_counts_events(bench: AdapterBench) -> None:
     for events_max, most in ((7, 2), (1, 1), (3, 1), (100, 6)):
         more = await receiver.read(events_max, BYTES_MAX, QUIET_S)
         limit = f"at most {most} messages of 3 items with max_events={events_max}"
-        expect(0 < len(more) <= most, f"one message at least, {limit}", len(more))
+        expect(0 < len(more) <= most, f"at least one message, and {limit}", len(more))
         found += more
     found += await bench.collect(receiver, 6 - len(found))
     bench.same(found, [f"{n}{letter}" for n in range(6) for letter in "abc"])
@@ -166,9 +168,9 @@ async def calls_go_beside_a_read_that_waits(bench: AdapterBench) -> None:
     begin_s = loop.time()
     await beside(bench, receiver, [message.token for message in found])
     took_s = loop.time() - begin_s
-    expect(took_s < SOON_S, f"answers within {SOON_S:g} s", f"{took_s:.3f} s")
+    expect(took_s < SOON_S, f"answers within {SOON_S:g} s", f"answers within {took_s:.3f} s")
     await bench.publish("c")
-    await wait_ended(waiting, "a read goes on beside other calls, and ends")
+    await wait_ended(waiting, "a read that runs beside other calls ends")
     last = waiting.result() or await bench.collect(receiver, 1)
     expect(texts(last) == ["c"], "c", texts(last))
 

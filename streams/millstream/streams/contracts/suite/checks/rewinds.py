@@ -43,7 +43,7 @@ async def bounds_are_the_first_and_the_last_message(bench: AdapterBench) -> None
     message."""
     reader = bench.reader()
     empty = await reader.bounds()
-    expect(empty == (None, None), "(None, None) of an empty queue", empty)
+    expect(empty == (None, None), "(None, None) for an empty queue", empty)
     await bench.publish("a", "b", "c")
     found = await bench.collect(await bench.begin(), 3)
     came, wanted = await reader.bounds(), (found[0].token, found[-1].token)
@@ -66,7 +66,8 @@ async def pages(
             return found
         expect(page.next > position, f"Page.next above {position}", page.next)
         position = page.next
-    raise ContractBroken(f"the end within {PAGES_MAX} pages", f"{len(found)} messages")
+    wanted = f"a Page with at_end within {PAGES_MAX} pages"
+    raise ContractBroken(wanted, f"{len(found)} messages")
 
 
 @rewinding.check(REWIND)
@@ -119,7 +120,7 @@ async def pages_are_of_the_streams_that_were_asked_for(bench: AdapterBench) -> N
         came = await pages(reader, first, events_max, BYTES_MAX, frozenset({names[1], names[2]}))
         bench.same(came, [str(number) for number in range(12) if number % 3])
     came = await pages(reader, first, EVENTS_MAX, BYTES_MAX, frozenset())
-    expect(not came, "nothing of no streams", texts(came))
+    expect(not came, "no message, because `streams` was empty", texts(came))
 
 
 @rewinding.check(REWIND)
@@ -134,11 +135,11 @@ async def max_bytes_bounds_what_is_looked_at(bench: AdapterBench) -> None:
     page = await reader.read_from(first, EVENTS_MAX, 500, frozenset({rare}))
     most = found[10].token  # twice the limit, because a provider may read in blocks
     is_so = first < page.next <= most and not page.at_end and not page.messages
-    expect(is_so, f"an empty page that ends at {most} at the latest, not at the end", page)
+    expect(is_so, f"an empty Page with next of at most {most}, and without at_end", page)
     came = await pages(reader, first, EVENTS_MAX, 500, frozenset({rare}))
     expect(texts(came) == ["rare"], "rare", texts(came))
     came = await pages(reader, first, EVENTS_MAX, 1)
-    expect(len(came) == 31, "one message at least is looked at: 31 in all", len(came))
+    expect(len(came) == 31, "31 messages, because each page reads at least one", len(came))
 
 
 @rewinding.check(REWIND)
@@ -162,9 +163,10 @@ async def a_reader_goes_on_at_the_end(bench: AdapterBench) -> None:
     (found,) = await bench.collect(await bench.begin(), 1)
     reader = bench.reader()
     page = await reader.read_from(found.token, EVENTS_MAX, BYTES_MAX)
-    expect(page.at_end and page.next > found.token, "the end, behind the message", page)
+    wanted = "a Page with at_end, and with next after the message"
+    expect(page.at_end and page.next > found.token, wanted, page)
     empty = await reader.read_from(page.next, EVENTS_MAX, BYTES_MAX)
-    expect(empty.at_end and not empty.messages, "an empty page at the end", empty)
+    expect(empty.at_end and not empty.messages, "an empty Page with at_end", empty)
     await bench.publish("b")
     came = await read_until_some(reader, empty.next)
     expect(texts(came) == ["b"], "b", texts(came))
@@ -175,7 +177,7 @@ async def read_until_some(reader: GuardedReader, position: Token) -> list[QueueM
     loop = asyncio.get_running_loop()
     end_s = loop.time() + COLLECT_S
     while not (came := await pages(reader, position)):
-        expect(loop.time() < end_s, f"a message at {position}", "nothing")
+        expect(loop.time() < end_s, f"a message at {position}", "no message")
         await asyncio.sleep(POLL_S)
     return came
 
@@ -186,7 +188,7 @@ async def a_reader_of_another_silo_sees_the_queue(bench: AdapterBench) -> None:
     told = await bench.adapter.enqueue(bench.queue, [bench.message("a"), bench.message("b")])
     reader = bench.reader(await bench.another_silo())
     first = told[0] or (await reader.bounds())[0]
-    expect(first is not None, "bounds of what was accepted", first)
+    expect(first is not None, "bounds of the accepted messages", first)
     came = await read_until_some(reader, first or Token(0, 0))
     bench.same(came, ["a", "b"])
 
@@ -310,7 +312,7 @@ async def pages_go_over_holes_in_the_numbers(bench: AdapterBench) -> None:
     for within in (behind(found[0].token), found[1].token._replace(seq=found[1].token.seq - 1)):
         bench.same(await pages(reader, within), ["b"])
     page = await reader.read_from(behind(found[1].token), EVENTS_MAX, BYTES_MAX)
-    expect(page.at_end and not page.messages, "an empty page at the end", page)
+    expect(page.at_end and not page.messages, "an empty Page with at_end", page)
     await bench.publish("c")
     bench.same(await read_until_some(reader, page.next), ["c"])
 
@@ -337,7 +339,7 @@ def where_it_can(body: Body) -> Body:
         if isinstance(bench.adapter.raw, Retains):
             await body(bench)
         else:
-            raise NotRun("the adapter is not `Retains`")
+            raise NotRun("the adapter does not implement `Retains`")
 
     return check
 
@@ -350,7 +352,7 @@ async def found(bench: AdapterBench, *items: str) -> list[QueueMessage]:
 
 async def is_told(bench: AdapterBench, wanted: dict[str, Token]) -> None:
     came = dict(await bench.adapter.list_retained(bench.queue))
-    expect(came == wanted, f"{wanted} as what is retained", came)
+    expect(came == wanted, f"the retained positions {wanted}", came)
 
 
 @rewinding.check(REWIND)
@@ -365,10 +367,10 @@ async def what_is_retained_is_told(bench: AdapterBench) -> None:
     wanted = {"one": first.token, "two": second.token}
     await is_told(bench, wanted)
     came = dict(await other.list_retained(bench.queue))
-    expect(came == wanted, f"{wanted} in another silo", came)
+    expect(came == wanted, f"the retained positions {wanted} in another silo", came)
     if bench.other_queue is not None:
         came = dict(await bench.adapter.list_retained(bench.other_queue))
-        expect(came == {}, "nothing of another queue", came)
+        expect(came == {}, "no retained position in another queue", came)
 
 
 @rewinding.check(REWIND)
@@ -397,7 +399,7 @@ async def a_reader_without_a_position_retains_all_that_is_there(bench: AdapterBe
     await bench.adapter.retain(bench.queue, "late", None)
     for name, position in (await bench.adapter.list_retained(bench.queue)).items():
         is_so = position <= first.token
-        expect(is_so, f"a position of {name} at {first.token} at the latest", position)
+        expect(is_so, f"a position of reader {name} of at most {first.token}", position)
 
 
 @rewinding.check(REWIND)
@@ -442,4 +444,5 @@ async def what_is_retained_is_kept(bench: AdapterBench) -> None:
     await bench.forget(1)
     low, _ = await bench.reader().bounds()
     is_free = low is not None and low > messages[2].token
-    expect(is_free, "nothing is kept for who was let go", low)
+    wanted = f"a first kept message after {messages[2].token}, because the reader was removed"
+    expect(is_free, wanted, low)

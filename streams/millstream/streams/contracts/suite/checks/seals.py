@@ -29,7 +29,7 @@ async def expect_stale(
     except StreamError as error:
         cause = error.cause if isinstance(error, EnqueueFailed) else error
         is_so = isinstance(cause, StaleMapper) and not getattr(error, "accepted", ())
-        expect(is_so, "StaleMapper, and nothing of the list is stored", repr(error))
+        expect(is_so, "StaleMapper, and no stored message of the list", repr(error))
         return
     raise ContractBroken("StaleMapper for mapper epoch 1 after seal(..., 2, ...)", "no error")
 
@@ -62,7 +62,7 @@ async def the_barrier_is_the_last_message_before_the_seal(bench: AdapterBench) -
     again = await (await bench.another_silo()).seal(bench.queue, 2, ERA)
     found = await bench.collect(await bench.begin(), 3)
     wanted = (found[1].token, found[1].token)
-    expect((first, again) == wanted, f"the token of b, twice: {wanted}", (first, again))
+    expect((first, again) == wanted, f"the token of b from both calls: {wanted}", (first, again))
 
 
 @sealing.check(SEALED)

@@ -58,7 +58,7 @@ async def the_largest_message_is_stored(bench: AdapterBench) -> None:
     """
     adapter = bench.adapter.raw
     if not isinstance(adapter, LimitsMessages):
-        raise NotRun("the adapter is not `LimitsMessages`")
+        raise NotRun("the adapter does not implement `LimitsMessages`")
     most, wanted = adapter.message_limits, list[OutMessage]()
     head = OutMessage(bench.stream(), [b""], {"x": "ü"}, ProducerMark("p", 1))
     if most.bytes_max <= LARGEST_BYTES:
@@ -71,7 +71,7 @@ async def the_largest_message_is_stored(bench: AdapterBench) -> None:
     found = await bench.everything(await bench.begin(), len(wanted))
     sizes = [(len(one.items), sum(map(len, one.items))) for one in wanted]
     came = [(len(one.items), sum(map(len, one.items))) for one in found]
-    expect(sorted(came) == sorted(sizes), f"messages of {sizes} items and bytes", came)
+    expect(sorted(came) == sorted(sizes), f"messages of these (items, bytes): {sizes}", came)
 
 
 @writing.check(Capability.STABLE_TOKENS)
@@ -137,7 +137,7 @@ async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
     """
     stored, refused = await fill(bench)
     if not refused:
-        raise NotRun(f"the provider has room for {len(stored)} messages and more")
+        raise NotRun(f"the provider has room for more than {len(stored)} messages")
     receiver = await bench.begin()
     found = await bench.everything(receiver, len(stored))
     bench.same(found, stored)
@@ -248,7 +248,7 @@ async def cancel_enqueue(
 ) -> None:
     """Begin to enqueue, cancel it after some iterations of the loop, and expect that it ends."""
     call = bench.adapter.raw.enqueue(bench.queue, messages, 1)
-    await cancel_call(call, after_turns, "an enqueue")
+    await cancel_call(call, after_turns, "a call of enqueue")
 
 
 @writing.check(Capability.DURABLE)
