@@ -330,7 +330,7 @@ async def test_one_whose_type_no_silo_hosts_is_forgotten_after_a_time(
             while await places.rows():
                 await asyncio.sleep(0)
         await until(lambda: known(stays) == [] and agent_of(stays).undone == 0)
-    assert "no silo has hosted Reader for absent_type_retention_s" in caplog.text
+    assert "no silo has hosted grain type Reader for absent" in caplog.text
 
 
 async def test_one_whose_type_comes_back_in_time_goes_on() -> None:

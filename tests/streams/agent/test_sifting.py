@@ -79,7 +79,7 @@ async def test_a_filter_that_takes_long_is_named_and_a_flood_of_that_is_some_lin
     with caplog.at_level(logging.WARNING):
         await sifter(slow).sift(SUBSCRIBER, slow, items(LINES_MAX + 5))
     assert len(caplog.records) == LINES_MAX
-    assert "filter Reader.is_even of s took 100 ms for one event" in caplog.text
+    assert "filter Reader.is_even of subscription s blocked its silo for 100 ms" in caplog.text
     caplog.clear()
     quick = Fits(takes_s=FILTER_SLOW_S / 2)
     await sifter(quick).sift(SUBSCRIBER, quick, items(5))
