@@ -54,11 +54,16 @@ class QueueFindings:
         """Count a gap of a lagging subscription: the provider no longer has the events that it
         needs."""
         self.gap_count += 1
-        text = "%s: events of %s from %s to before %s are lost: %s continues without them"
+        text = (
+            "%s: events of %s from %s to before %s are lost; subscription %s continues after them"
+        )
         names = show_text(str(behind.key[0])), wanted, first, show_text(behind.key[1])
         log.error(text, self._where, *names, extra=self._extra)
 
     def begins_ahead(self, behind: Cursor, start: Token, last: Token | None) -> None:
         """Log that a subscription should begin at a token that the queue has not reached."""
-        text = "%s: %s should begin at %s, but the queue ends at %s: it begins with the next event"
+        text = (
+            "%s: subscription %s should begin at %s, but the queue ends at %s; the subscription "
+            "begins with the next event"
+        )
         log.warning(text, self._where, show_text(behind.key[1]), start, last, extra=self._extra)

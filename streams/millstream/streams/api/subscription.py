@@ -198,4 +198,6 @@ class Subscription(Generic[T]):
 
     def _check(self, is_there: bool) -> None:
         if not is_there:
-            raise StreamError(f"{self._label} has no subscription {self.id}: it has ended")
+            raise StreamError(
+                f"{self._label} has no subscription {self.id}: the subscription has ended"
+            )

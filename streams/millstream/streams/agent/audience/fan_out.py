@@ -84,7 +84,10 @@ class FanOut:
         for subscription, start in starts.came(message):
             subscriber = entry.subscribers.get(subscription)
             if subscriber is not None:
-                text = "%s should begin at %s, but the queue continues at %s: it begins there"
+                text = (
+                    "subscription %s should begin at %s, but the queue continues at %s; the "
+                    "subscription begins there"
+                )
                 log.warning(text, show_text(subscription), start, message.token)
                 self._deliveries.move(subscriber, before(message.token))
 
