@@ -471,7 +471,7 @@ class QueueManager(Generic[R]):
         await self._write(queue, stored, record)
         owned.local = Unowned()
         is_clean = record.handoff is not None and record.handoff.clean
-        what = "all events are done" if is_clean else "unfinished events are redelivered there"
+        what = "all read events are done" if is_clean else "unfinished events are redelivered there"
         extra = self._where(queue, record.epoch)
         log.info("%s: handed over to the next silo; %s", queue, what, extra=extra)
         self._silo.on_freed(queue)

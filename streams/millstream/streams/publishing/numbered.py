@@ -207,7 +207,7 @@ class NumberedPublisher:
         if left_s <= 0:
             error.add_note(f"retried for {patience_s:g} s, and nothing was accepted")
             raise error
-        text = "producer %s sends the messages that were not accepted again: %s"
+        text = "producer %s resends the messages that were not accepted: %s"
         log.info(text, self._producer, error)
         await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
         self._session, self._place = self._session + 1, 0
