@@ -123,7 +123,7 @@ async def test_a_full_cache_names_the_stream_that_holds_it() -> None:
     async with cluster_of() as cluster:
         await cluster.silos[0].stream(LINES, "stuck").publish_many(range(20))
         found = await until_it_says(cluster, "fine", "cache_full")
-        assert "of lines/stuck" in str(found) and "20 of 20 events" in str(found)
+        assert "of stream lines/stuck" in str(found) and "20 of 20 events" in str(found)
         agent = found.reports[1].agent
         assert agent is not None and (agent.full_count, agent.purged, agent.evicted) == (1, 0, 0)
         assert agent.full_s > 0

@@ -77,7 +77,7 @@ class Wild:
 
 
 def test_an_answer_that_cannot_be_shown_is_refused_all_the_same() -> None:
-    assert "answered a Wild, which is" in refusal(mapper_of(Wild()))
+    assert "returned a Wild, which is" in refusal(mapper_of(Wild()))
     assert len(refusal(mapper_of("x" * 10_000))) < 1_000
 
 
