@@ -145,5 +145,5 @@ def test_what_is_left_over_goes_to_those_that_have_it_and_then_by_remainder() ->
 def test_no_silos_get_nothing_and_a_weight_of_nothing_is_refused() -> None:
     assert best_fit(["queue-0"], []) == {}
     for wrong in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ConfigError, match="weight of a is"):
+        with pytest.raises(ConfigError, match="weight of silo a is"):
             best_fit(["queue-0"], ["a"], {"a": wrong})

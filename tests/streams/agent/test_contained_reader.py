@@ -114,7 +114,7 @@ async def test_a_call_that_never_ends_is_left_behind(method: str) -> None:
         ("bounds", (Token(1, 1),), "did not return two tokens"),
         ("seek", "1-1", "did not return a token or None"),
         ("read_from", [], "did not return a Page"),
-        ("read_from", Page([], Token(1, 1), False), "must be above"),
+        ("read_from", Page([], Token(1, 1), False), "returned a Page with next="),
     ],
 )
 async def test_a_wrong_answer_is_a_fault(method: str, answer: object, said: str) -> None:

@@ -119,7 +119,7 @@ def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
     assert wait == WaitUntil(FATE_WAIT_S), "it is not sent before its fate is known"
     (action,) = delivery.on_death(Died(is_alone=True))
     assert isinstance(action, GiveUp) and action.attempts == 3
-    assert action.error.kind is FailureKind.DEATH and "died 3 times" in action.error.text
+    assert action.error.kind is FailureKind.DEATH and "crashed 3 times" in action.error.text
     delivery.check()
 
 

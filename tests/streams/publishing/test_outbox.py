@@ -213,7 +213,7 @@ async def test_an_outbox_has_a_limit_and_one_large_event_fits() -> None:
     one = made(MemoryStateStore())
     box = outbox_of(one, lambda name: queues)
     box.add("default", StreamId("n", "a"), bytes(5 << 20), None)
-    with pytest.raises(QueueFull, match="OUTBOX_BYTES_MAX 4194304"):
+    with pytest.raises(QueueFull, match="OUTBOX_BYTES_MAX is 4194304"):
         box.add("default", StreamId("n", "a"), b"x", None)
     other = made(MemoryStateStore())
     for _ in range(OUTBOX_EVENTS_MAX):
