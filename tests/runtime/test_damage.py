@@ -18,7 +18,7 @@ def test_a_row_is_named_once_and_again_after_it_was_whole(
     for _ in range(2):
         damage.tell("a", Corrupt("row a is damaged: restore it"))
     damage.tell("b", Corrupt("row b is damaged: restore it"))
-    said = "; until then what the row says is unknown, and nothing is deleted because of it"
+    said = "; until then the content of the row is unknown, and nothing is deleted because of it"
     assert caplog.messages == [f"row {row} is damaged: restore it{said}" for row in "ab"]
     assert {record.levelname for record in caplog.records} == {"ERROR"}
     damage.is_whole("b")
@@ -35,7 +35,7 @@ def test_of_very_many_rows_some_are_named(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.messages) == TOLD_MAX + 1
     assert caplog.messages[-2].startswith(f"row {TOLD_MAX - 1} is damaged")
     assert (
-        caplog.messages[-1] == f"more than {TOLD_MAX} rows are damaged; others are not named here"
+        caplog.messages[-1] == f"more than {TOLD_MAX} rows are damaged; the others are not logged"
     )
     damage.is_whole("0")
     damage.tell("new", Corrupt("row new is damaged"))

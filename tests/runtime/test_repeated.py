@@ -32,10 +32,10 @@ def test_a_subject_has_one_line_in_the_time_and_then_one_with_the_count(
     clock.now += 0.2
     warnings.note("it fell", about="a")
     warnings.note("it fell", about="a")
-    assert caplog.messages[1:] == ["it fell (left out: 3 like this)"]
+    assert caplog.messages[1:] == ["it fell (similar lines left out: 3)"]
     clock.now += 20
     warnings.note("it fell", about="a")
-    assert caplog.messages[2:] == ["it fell (left out: 1 like this)"]
+    assert caplog.messages[2:] == ["it fell (similar lines left out: 1)"]
 
 
 def test_one_subject_does_not_hide_another(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ def test_what_cannot_be_sent_is_refused_with_the_place_that_is_wrong() -> None:
     check_text("key", "é")
     with pytest.raises(TypeError, match=r"key, 'a\\ud800', has a lone surrogate at position 1"):
         check_text("key", LONE)
-    with pytest.raises(TypeError, match="key is a str, not 7"):
+    with pytest.raises(TypeError, match="key must be a str, not 7"):
         check_text("key", 7)
 
 
@@ -47,6 +47,6 @@ def test_any_value_is_shown_in_one_short_line() -> None:
     assert show_value("a\n\ud800") == r"'a\n\ud800'"
     assert show_value([1] * 100, 4) == "[1, ... (300 characters)"
     assert show_value(10**5_000) == "a number of 16610 bits"
-    assert show_value(Odd()) == "what cannot be shown (Odd)"
-    with pytest.raises(TypeError, match="key is a str, not a number of 16610 bits"):
+    assert show_value(Odd()) == "a value that cannot be shown (Odd)"
+    with pytest.raises(TypeError, match="key must be a str, not a number of 16610 bits"):
         check_text("key", 10**5_000)

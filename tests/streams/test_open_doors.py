@@ -50,7 +50,7 @@ async def test_a_client_cannot_stop_a_queue_by_a_call_to_the_grain_that_keeps_it
     async with one_silo() as silo, connect(silo.gateway) as client:
         await client.stream(LINES, "a").publish("one")
         assert await asyncio.wait_for(HEARD.get(), 10) == "one"
-        with pytest.raises(MillstreamError, match="is for silos"):
+        with pytest.raises(MillstreamError, match="is open to silos"):
             await client.grain(MemoryQueue, "default/queue-0").begin(2**62)
         await client.stream(LINES, "a").publish("two")
         assert await asyncio.wait_for(HEARD.get(), 10) == "two"
@@ -83,7 +83,7 @@ async def test_a_client_ends_its_own_subscription_and_no_other() -> None:
         subscriptions = await client.stream(LINES, "a").subscriptions()
         (mine,) = (one for one in subscriptions if one.name == "mine")
         for act in (mine.pause, mine.resume):
-            with pytest.raises(NotAllowed, match="is for operators"):
+            with pytest.raises(NotAllowed, match="is open to operators"):
                 await act()
         await mine.unsubscribe()
         await mine.unsubscribe()
@@ -103,7 +103,9 @@ async def test_what_operators_do_a_client_cannot_do() -> None:
             dead_letters(client).list(),
             why(client, client.stream(LINES, "a")),
         ):
-            with pytest.raises(NotAllowed, match=r"is for operators.*connect\(operator_secret="):
+            with pytest.raises(
+                NotAllowed, match=r"is open to operators.*connect\(operator_secret="
+            ):
                 await act
         async with operator_of(silo) as operator:
             await pause_queue(operator, "queue-0")

@@ -36,13 +36,13 @@ class Backoff:
         check_fields(self)
         if self.first_s > self.ceiling_s:
             raise ConfigError(
-                f"first_s is {self.first_s}, ceiling_s is {self.ceiling_s}:"
-                " need first_s <= ceiling_s"
+                f"first_s is {self.first_s} and ceiling_s is {self.ceiling_s}; "
+                "first_s must be at most ceiling_s"
             )
 
     def delay_s(self, attempt: int, roll: float) -> float:
         """Seconds to wait after `attempt` (1, 2, ...) failed; `roll` is a chance in [0, 1)."""
-        assert attempt >= 1, f"attempt {attempt}: they count from 1"
+        assert attempt >= 1, f"attempt is {attempt}; attempts count from 1"
         assert 0 <= roll < 1, f"roll {roll} is outside [0, 1)"
         return self.whole_s(attempt) * (0.5 + roll / 2)
 

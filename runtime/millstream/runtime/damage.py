@@ -44,9 +44,11 @@ class DamageLog:
             return
         self._told.add(row)
         if len(self._told) > TOLD_MAX:
-            self._log.error("more than %d rows are damaged; others are not named here", TOLD_MAX)
+            self._log.error("more than %d rows are damaged; the others are not logged", TOLD_MAX)
             return
-        text = "%s; until then what the row says is unknown, and nothing is deleted because of it"
+        text = (
+            "%s; until then the content of the row is unknown, and nothing is deleted because of it"
+        )
         self._log.error(text, error)
 
     def is_whole(self, row: str) -> None:

@@ -136,7 +136,7 @@ class CallCycle(CallError):
 
     def __init__(self, *path: str) -> None:
         self.path = path
-        super().__init__(" → ".join(path) + ": each waits for the next")
+        super().__init__(" → ".join(path) + ": each turn waits for the next")
 
 
 class GrainError(CallError):
@@ -299,7 +299,8 @@ class EnqueueFailed(StreamError):
         self.accepted = accepted
         self.cause = cause
         super().__init__(
-            f"{len(accepted)} messages are stored, then {type(cause).__name__}: {cause}"
+            f"the adapter stored {len(accepted)} messages, then failed: "
+            f"{type(cause).__name__}: {cause}"
         )
 
 
@@ -356,7 +357,7 @@ class CursorTooOld(StreamError):
     def __init__(self, what: str = "", *, first: Any = None) -> None:
         if not isinstance(what, str):
             raise TypeError(
-                f"CursorTooOld({what!r}): the first argument is a text; write "
+                f"CursorTooOld({what!r}): the first argument must be a str; write "
                 "CursorTooOld(text, first=the token of the oldest message that is kept)"
             )
         self.first = first

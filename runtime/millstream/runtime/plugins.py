@@ -23,8 +23,10 @@ def find_plugin(group: str, text: str) -> Callable[..., Any]:
     name = text.partition(":")[0]
     found = {point.name: point for point in entry_points(group=group)}
     if name not in found:
-        known = ", ".join(sorted(found)) or "nothing"
-        raise ConfigError(f"{text!r}: no {group} plug-in is named {name!r}; installed: {known}")
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigError(
+            f"{text!r}: no plug-in of the group {group} is named {name!r}; installed: {known}"
+        )
     made: Callable[..., Any] = found[name].load()
     return made
 

@@ -67,7 +67,7 @@ class LineBudget:
             return None
         self._lines += 1
         left_out, self._left_out = self._left_out, 0
-        return f" (left out: {left_out} like this)" if left_out else ""
+        return f" (similar lines left out: {left_out})" if left_out else ""
 
 
 class Repeated:

@@ -16,9 +16,9 @@ from .text import show_text
 __all__ = ["Role", "check_role"]
 
 SECRET_TEXT = (
-    "connect with the operator's secret. The command `millstream` takes it from "
-    "MILLSTREAM_OPERATOR_SECRET, or with --operator DIRECTORY from the membership directory of the "
-    "silos (millstream.operator); a program gives connect(operator_secret=...)"
+    "connect with the operator's secret. The command `millstream` reads the secret from "
+    "MILLSTREAM_OPERATOR_SECRET or, with --operator DIRECTORY, from the file millstream.operator "
+    "in the membership directory of the silos; a program passes connect(operator_secret=...)"
 )
 
 
@@ -42,5 +42,7 @@ def check_role(caller: int, open_to: Role, what: str) -> None:
     if caller >= open_to:
         return
     if open_to is Role.OPERATOR:
-        raise NotAllowed(f"{show_text(what)} is for operators of the cluster: {SECRET_TEXT}")
-    raise NotAllowed(f"{show_text(what)} is for silos of the cluster, not for clients")
+        raise NotAllowed(
+            f"{show_text(what)} is open to operators of the cluster only: {SECRET_TEXT}"
+        )
+    raise NotAllowed(f"{show_text(what)} is open to silos of the cluster only, not to clients")

@@ -91,11 +91,11 @@ def unseal(key: str, data: bytes) -> Sealed:
     """
     front, content = data[: FRONT.size], data[SEAL_BYTES:]
     if len(data) < SEAL_BYTES or not front.startswith(MAGIC):
-        raise Corrupt(f"row {show_text(key)} is no sealed row: {ADVICE}")
+        raise Corrupt(f"row {show_text(key)} is not a sealed row: {ADVICE}")
     (check,) = CHECK.unpack_from(data, FRONT.size)
     if check != check_of(key, front, content):
-        text = f"row {show_text(key)} is damaged, or was written under another key: its check over"
-        raise Corrupt(f"{text} {len(data)} bytes does not fit; {ADVICE}")
+        text = f"row {show_text(key)} is damaged, or was written under another key: the checksum of"
+        raise Corrupt(f"{text} its {len(data)} bytes does not match; {ADVICE}")
     _, generation, birth = FRONT.unpack(front)
     return Sealed(generation, birth, content)
 
@@ -122,10 +122,8 @@ def open_row(key: str, data: bytes, decode: Callable[[bytes], C]) -> C:
         return decode(content)
     except (MsgspecError, ValueError) as error:
         if is_sealed:
-            text = (
-                f"row {show_text(key)} is whole, and not what this version writes: {error}; read it"
-            )
-            raise Corrupt(f"{text} with the newer version, or restore the row") from error
+            text = f"row {show_text(key)} is not damaged, but this version cannot read it: {error}"
+            raise Corrupt(f"{text}; read it with the newer version, or restore the row") from error
         raise Corrupt(f"row {show_text(key)} is damaged: {error}; {ADVICE}") from error
 
 

@@ -132,5 +132,5 @@ class Tasks:
             if not task.cancelled():
                 task.exception()  # marks the error as retrieved
         for task in left:
-            text = "%s: %s does not end although it was cancelled; it is left behind"
+            text = "%s: %s ignored its cancellation and still runs; it is no longer awaited"
             log.error(text, self._owner, getattr(task.get_coro(), "__qualname__", "a task"))

@@ -36,14 +36,14 @@ def check_text(what: str, text: object) -> None:
     """
     if type(text) is not str:
         raise TypeError(
-            f"{what} is a str, not {show_value(text)}: convert it, for example by str(...)"
+            f"{what} must be a str, not {show_value(text)}: convert it, for example by str(...)"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TypeError(
             f"{what}, {show_text(repr(text))}, has a lone surrogate at position {error.start}, "
-            "which UTF-8 cannot carry: decode it anew with errors='replace', or leave that out"
+            "which UTF-8 cannot encode: decode the text again with errors='replace', or remove it"
         ) from None
 
 
@@ -107,4 +107,4 @@ def show_value(value: object, chars_max: int = SHOWN_CHARS_MAX) -> str:
     except Exception:  # an int of thousands of digits, or a repr that fails
         if isinstance(value, int):
             return f"a number of {value.bit_length()} bits"
-        return f"what cannot be shown ({type(value).__name__})"
+        return f"a value that cannot be shown ({type(value).__name__})"

@@ -267,7 +267,7 @@ def test_a_row_that_cannot_be_read_is_named() -> None:
         store = SlowStore()
         key = "ledger/c/sums/s"
         etag = store.put(key, b"?", None, 0)
-        with pytest.raises(Corrupt, match="row ledger/c/sums/s is no sealed row"):
+        with pytest.raises(Corrupt, match="row ledger/c/sums/s is not a sealed row"):
             await sums(store).read("s")
         newer = seal(key, Sealed(1, 1, msgspec.msgpack.encode([("x",), "o"])))
         etag = store.put(key, newer, etag, 0)

@@ -29,7 +29,7 @@ from millstream.runtime import ConfigError, Corrupt, MemoryStateStore, StorageUn
 from millstream.runtime.damage import TOLD_MAX
 from millstream.runtime.extending import seal_content
 
-ADVICE = "restore all of the store from one backup; until then what the row says is unknown"
+ADVICE = "restore all of the store from one backup; until then the content of the row is unknown"
 
 
 def damage(store: MemoryStateStore, key: str) -> bytes:

@@ -316,9 +316,9 @@ async def test_a_directory_that_cannot_be_used_is_an_error_at_the_start(tmp_path
     [
         (5, r"connect\(membership=\.\.\.\) is 5; it must be a MembershipTable, or name:argument"),
         (MemoryMembershipTable, "it must be a MembershipTable"),
-        ("nowhere:x", "no millstream.membership plug-in is named 'nowhere'"),
+        ("nowhere:x", "no plug-in of the group millstream.membership is named 'nowhere'"),
         ("sqlite", "'sqlite' needs an argument"),
-        ("", "plug-in is named ''"),
+        ("", "is named ''"),
     ],
 )
 def test_what_is_no_table_is_refused_when_the_client_is_made(membership: Any, words: str) -> None:

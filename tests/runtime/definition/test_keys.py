@@ -42,7 +42,7 @@ async def test_a_key_with_a_lone_surrogate_is_refused_where_it_is_given(key: str
 @pytest.mark.parametrize("key", [5, None, b"x", Colour.RED])
 async def test_a_key_that_is_no_plain_text_says_what_to_write(key: Any) -> None:
     async with Silo(grains=[Shelf]) as silo:
-        with pytest.raises(TypeError, match=r"the key of a grain is a str, not .*str\("):
+        with pytest.raises(TypeError, match=r"the key of a grain must be a str, not .*str\("):
             silo.grain(Shelf, key)
 
 

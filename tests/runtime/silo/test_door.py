@@ -126,7 +126,9 @@ async def test_a_client_cannot_call_what_is_for_silos(
 ) -> None:
     """A client's `gossip` with an empty view would end a silo."""
     async with LocalCluster(silos=2, grains=[Desk]) as cluster:
-        with pytest.raises(NotAllowed, match=r"is for silos of the cluster, not for clients"):
+        with pytest.raises(
+            NotAllowed, match=r"is open to silos of the cluster only, not to clients"
+        ):
             await ask_gateway(cluster.client, "", target.target_name, method, *arguments)
         assert await cluster.grain(Desk, "a").where()
         assert len(cluster.silos[0].members()) == 2
@@ -139,7 +141,7 @@ async def test_a_client_cannot_call_an_extension_of_a_grain() -> None:
         peer.writer.send_call(call(method="drawer.empty"), wait)
         await until(lambda: bool(wait.told))
         ((kind, answer),) = wait.told
-        assert kind == "failure" and b"Desk.drawer.empty is for silos" in answer
+        assert kind == "failure" and b"Desk.drawer.empty is open to silos" in answer
         assert "a" not in silo.assembly.catalog.of("Desk")
 
 
@@ -188,12 +190,18 @@ async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
             found = {await client.grain(Safe, key).look() for key in keys}
             assert len(found) == 3  # some grains are in other silos
             for key in keys:
-                with pytest.raises(NotAllowed, match=r"Safe\.unlock is for operators.*--operator"):
+                with pytest.raises(
+                    NotAllowed, match=r"Safe\.unlock is open to operators.*--operator"
+                ):
                     await client.grain(Safe, key).unlock()
-                with pytest.raises(NotAllowed, match=r"Safe\.refill is for silos of the cluster"):
+                with pytest.raises(
+                    NotAllowed, match=r"Safe\.refill is open to silos of the cluster"
+                ):
                     await client.grain(Safe, key).refill()
                 assert await cluster.grain(Safe, key).unlock() in found
-                with pytest.raises(NotAllowed, match=r"Safe\.refill is for silos of the cluster"):
+                with pytest.raises(
+                    NotAllowed, match=r"Safe\.refill is open to silos of the cluster"
+                ):
                     await cluster.grain(Safe, key).refill()
                 assert await gateway.grain(Safe, key).refill() in found
                 other = key + "0"
@@ -212,7 +220,7 @@ async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
 
 async def test_an_override_does_not_open_what_its_base_has_closed() -> None:
     async with Silo(grains=[Vault]) as silo, connect(silo.gateway) as client:
-        with pytest.raises(NotAllowed, match=r"Vault\.unlock is for operators"):
+        with pytest.raises(NotAllowed, match=r"Vault\.unlock is open to operators"):
             await client.grain(Vault, "a").unlock()
 
 
@@ -225,7 +233,7 @@ async def test_a_client_that_claims_a_role_in_its_calls_does_not_get_it() -> Non
             peer.writer.send_call(forged, wait)
             await until(lambda wait=wait: bool(wait.told))  # type: ignore[misc]
             ((kind, answer),) = wait.told
-            assert kind == "failure" and b"Safe.refill is for silos" in answer
+            assert kind == "failure" and b"Safe.refill is open to silos" in answer
             assert is_here == ("a" in silo.assembly.catalog.of("Safe"))
             await client.grain(Safe, "a").look()
 

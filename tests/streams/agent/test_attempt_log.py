@@ -92,7 +92,7 @@ def test_a_flood_of_failures_is_some_lines_and_a_count(caplog: pytest.LogCapture
     lines.log_failure(one, None, 1, failure, 5.0 + WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1
     left_out = 1000 - LINES_MAX
-    assert caplog.messages[-1].endswith(f"no (left out: {left_out} like this)")
+    assert caplog.messages[-1].endswith(f"no (similar lines left out: {left_out})")
     lines.log_failure(one, None, 1, failure, 5.1 + WINDOW_S)
     assert "left out" not in caplog.messages[-1]
 

@@ -48,7 +48,10 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[[]
         (made(HashRingMapper, queues="8"), r"HashRingMapper\(queues='8'\): give a .* 1 to 65536"),
         (made(HashRingMapper, queues=True), r"HashRingMapper\(queues=True\)"),
         (made(HashRingMapper, queues=8.0), r"HashRingMapper\(queues=8.0\)"),
-        (made(HashRingMapper, queues=8, prefix=5), r"HashRingMapper\(prefix=...\) is a str, not 5"),
+        (
+            made(HashRingMapper, queues=8, prefix=5),
+            r"HashRingMapper\(prefix=...\) must be a str, not 5",
+        ),
         (made(persistent, options=5), r"PersistentStreams\(options=...\) is 5.* a StreamOptions"),
         (made(persistent, options={}), r"PersistentStreams\(options=...\) is {}"),
         (made(persistent, options=OwnershipOptions()), r"\(options=...\) is OwnershipOptions"),
@@ -58,7 +61,10 @@ def made(make: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[[]
         (made(StreamNamespace, "a", lambda: 1), "the type of the events"),
         (made(StreamNamespace, "a", "Flight"), "the type of the events"),
         (made(StreamNamespace, "\ud800", int), "the name of a namespace.* lone surrogate"),
-        (made(StreamNamespace, "a", int, provider=5), "the name of a provider is a str, not 5"),
+        (
+            made(StreamNamespace, "a", int, provider=5),
+            "the name of a provider must be a str, not 5",
+        ),
         (made(StreamNamespace, "a", int, provider="a/b"), "provider='a/b' is not the name"),
         (made(StreamNamespace, "a", int, provider=""), "provider='' is not the name"),
         (made(GeneratorQueues, NUMBERS, options=5), r"GeneratorQueues\(options=...\) is 5"),

@@ -118,7 +118,7 @@ async def test_a_stream_key_with_a_lone_surrogate_is_refused_where_it_is_given(k
 async def test_a_stream_key_that_is_no_text_says_what_to_write() -> None:
     async with cluster_of(MemoryStateStore()) as cluster:
         key: Any = 5
-        with pytest.raises(TypeError, match=r"the key of a stream is a str, not 5.*str\("):
+        with pytest.raises(TypeError, match=r"the key of a stream must be a str, not 5.*str\("):
             cluster.stream(LINES, key)
 
 

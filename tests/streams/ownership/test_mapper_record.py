@@ -114,7 +114,7 @@ async def test_silos_that_saw_one_era_raise_it_once_and_keep_the_queues() -> Non
 async def test_a_row_that_is_no_record_is_named() -> None:
     store = MemoryStateStore()
     etag = store.put("mapper/p", b"\xc1", None, 0)
-    with pytest.raises(Corrupt, match="row mapper/p is no sealed row"):
+    with pytest.raises(Corrupt, match="row mapper/p is not a sealed row"):
         await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
     no_text = msgspec.msgpack.encode([2, "a", "b", 1])[:-2] + b"\xff\x01"
     for content in (b"\xc1", no_text):

@@ -106,7 +106,7 @@ async def test_a_former_version_refuses_a_present_row() -> None:
         await OwnershipStore(store, "default").write("p0", record, row.etag if row else None)
         row = await store.read(KEY)
         assert row is not None
-        with pytest.raises(Exception, match=r"not what this version writes.*behind"):
+        with pytest.raises(Exception, match=r"this version cannot read it.*behind"):
             open_row(KEY, row.data, msgspec.msgpack.Decoder(FormerRow).decode)
 
 

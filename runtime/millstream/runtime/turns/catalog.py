@@ -261,7 +261,7 @@ class Catalog:
         """Abandon a life-cycle step that ignores its cancellation, and continue without it."""
         if request.done:
             return
-        text = "%s: %s does not end although it was cancelled; it is left behind"
+        text = "%s: %s ignored its cancellation and still runs; it is no longer awaited"
         log.error(text, request.activation, request.spec.label)
         self._tasks.let_go(task)
         self._tasks.start(go_on(self._turns.make_timeout_error(request)))
