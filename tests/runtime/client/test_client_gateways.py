@@ -188,16 +188,18 @@ async def test_a_silo_that_was_restarted_is_found_by_the_address_that_was_learnt
 
 @pytest.mark.parametrize("gateways", [["127.0.0.1:7700"], 7700, ("127.0.0.1:7700",), b"a:1"])
 def test_connect_says_how_it_is_called(gateways: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a gateway is text, host:port.*connect\(\*gateways\)"):
+    with pytest.raises(
+        ConfigError, match=r"a gateway must be a str, host:port.*connect\(\*gateways\)"
+    ):
         connect(gateways)
-    with pytest.raises(ConfigError, match="give a list of addresses"):
+    with pytest.raises(ConfigError, match="pass a list of addresses"):
         Client("127.0.0.1:7700")
 
 
 async def test_a_host_that_nobody_knows_is_named_with_the_cluster() -> None:
     with pytest.raises(
         SiloUnavailable,
-        match="no gateway answers.*'dev'.* no host 'no.such.invalid'",
+        match="no gateway of cluster 'dev' answers.* no host 'no.such.invalid'",
     ):
         async with connect("no.such.invalid:7"):
             pass
@@ -211,7 +213,7 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
         await client.__aenter__()
         desk = client.grain(Desk, "a")
         await desk.where()
-        with pytest.raises(ConfigError, match="is open already"):
+        with pytest.raises(ConfigError, match="is already open"):
             await client.__aenter__()
         return silo, client, desk
 

@@ -267,8 +267,8 @@ async def test_a_table_in_a_directory_is_named_by_text_and_not_held_open(tmp_pat
 async def test_a_table_that_names_no_silo_is_shown_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         SiloUnavailable,
-        match=rf"'dev': membership table SqliteMembershipTable {tmp_path} names no active silo: "
-        "start a silo that uses it",
+        match=rf"'dev' answers: membership table SqliteMembershipTable {tmp_path} has no active "
+        "silo: start a silo that uses it",
     ):
         async with connect(membership=f"sqlite:{tmp_path}"):
             pass
@@ -280,7 +280,7 @@ async def test_a_table_whose_silos_are_gone_is_shown_with_them() -> None:
     await silo.start()
     await silo.kill()
     with pytest.raises(
-        SiloUnavailable, match=rf"no gateway answers.*{silo.gateway}.*MemoryMembershipTable"
+        SiloUnavailable, match=rf"no gateway of .* answers.*{silo.gateway}.*MemoryMembershipTable"
     ):
         async with connect(membership=table):
             pass

@@ -184,7 +184,7 @@ class Client:
         if self._engine is not None and not self._engine.turns.ended:
             self._check_loop()
             raise ConfigError(
-                f"client {self.address} is open already: use it, or make another one by connect()"
+                f"client {self.address} is already open: use it, or make another with connect(...)"
             )
         engine = self._engine = self._make_engine()
         turns, peers, remote = engine.turns, engine.peers, engine.remote
@@ -226,11 +226,11 @@ class Client:
 
     def _on_lost(self, name: str) -> None:
         """Ask for the list of gateways soon, since the connection to one was lost."""
-        log.info("gateway %s: connection lost", name)
+        log.info("lost the connection to gateway %s", name)
         self.updates.want()
 
     def _part(self, name: str) -> Any:
-        raise ConfigError(f"{self.address} is a client and has no parts")
+        raise ConfigError(f"{self.address} is a client, and only silos have parts")
 
     async def __aexit__(
         self,
@@ -254,7 +254,7 @@ class Client:
             if asked and all(gateway in refusals for gateway in asked):
                 found = [f"{gateway}: {refusals[gateway]}" for gateway in asked]
                 raise ConfigError("; ".join([*found, *self.updates.table_texts])) from None
-            text = f"no gateway answers, of cluster {self._cluster!r}: {error}"
+            text = f"no gateway of cluster {self._cluster!r} answers: {error}"
             raise SiloUnavailable(text, may_have_run=False) from None
 
     async def aclose(self) -> None:
@@ -266,7 +266,7 @@ class Client:
         if self._engine is not None:
             if not self._engine.turns.ended:
                 self._check_loop()
-            text = f"client {self.address} was closed: open another by `async with connect(...)`"
+            text = f"client {self.address} was closed: open another with `async with connect(...)`"
             await self._engine.aclose(text)
             await links_closed()
 
@@ -278,19 +278,19 @@ def check_gateways(gateways: Sequence[str], *, has_table: bool = False) -> list[
     membership table.
     """
     if isinstance(gateways, str):
-        raise ConfigError(f"Client({gateways!r}): give a list of addresses, or use connect()")
+        raise ConfigError(f"Client({gateways!r}): pass a list of addresses, or use connect()")
     if not (gateways or has_table):
         raise ConfigError("connect() needs at least one gateway, as host:port, or membership=...")
     for gateway in gateways:
         if not isinstance(gateway, str):
             raise ConfigError(
-                f"connect({gateway!r}): a gateway is text, host:port, and each is an argument of"
-                " its own: connect(*gateways)"
+                f"connect({gateway!r}): a gateway must be a str, host:port, and each gateway is an "
+                "argument of its own: connect(*gateways)"
             )
         try:
             Address.parse(gateway)
         except ValueError as error:
-            advice = f"; a membership table is given by connect(membership={gateway!r})"
+            advice = f"; pass a membership table as connect(membership={gateway!r})"
             is_table = gateway.partition(":")[0].isidentifier()
             raise ConfigError(f"connect(): {error}{advice if is_table else ''}") from None
     return list(gateways)

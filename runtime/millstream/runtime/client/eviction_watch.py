@@ -101,7 +101,7 @@ class EvictionWatch:
         except (MillstreamError, TimeoutError):
             return  # the next look asks another gateway
         except Exception:
-            log.exception("gateway %s could not be asked about others", gateway)
+            log.exception("could not ask gateway %s which other gateways are evicted", gateway)
             return
         for silo in evicted:
             if silo in slow:

@@ -55,7 +55,7 @@ class GatewayCalls:
         Raises the errors of the method, CallTimeout, SiloUnavailable, and NotInCluster if it was
         closed.
         """
-        assert not kwargs, "arguments of targets are given by position"
+        assert not kwargs, "arguments of system targets are positional"
         spec = method.__millstream_spec__  # type: ignore[attr-defined]
         return self.ask(name, target, "", spec, args)
 

@@ -46,10 +46,10 @@ class Reading(NamedTuple):
     def advice(self) -> str:
         """The advice for a client that no gateway answers."""
         if self.addresses:
-            return f"no silo that membership table {self.text} names has answered: start one"
+            return f"no silo in membership table {self.text} answers: start one"
         return (
-            f"membership table {self.text} names no active silo: start a silo that uses it, or "
-            "give connect(membership=...) the table that the silos use"
+            f"membership table {self.text} has no active silo: start a silo that uses it, or pass "
+            "the table of the silos as connect(membership=...)"
         )
 
 

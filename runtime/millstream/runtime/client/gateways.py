@@ -135,7 +135,7 @@ class Gateways:
     def on_greeted(self, peer: Peer, /) -> None:
         """Register the whole name of a gateway that was known by its address."""
         if self._list.is_evicted(peer.name):
-            peer.close("evicted from the cluster, and does not know it yet")
+            peer.close("the silo was evicted from the cluster, and has not noticed yet")
         else:
             self._peers.know_as(peer.name, peer)
 
@@ -186,7 +186,7 @@ class Gateways:
 
     def drop_evicted(self, silo: str, /) -> None:
         """Never use a gateway again. Calls that wait for it end with SiloUnavailable."""
-        log.warning("gateway %s was evicted from the cluster: calls that it had end", silo)
+        log.warning("gateway %s was evicted from the cluster: its outstanding calls fail", silo)
         self._list.evict(silo)
         for peer in self._peers.list_known():
             if peer.name == silo:

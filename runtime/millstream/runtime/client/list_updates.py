@@ -150,7 +150,7 @@ class ListUpdates:
             try:
                 await self.refresh()
             except MillstreamError as error:
-                log.info("the list of gateways could not be refreshed: %s", error)
+                log.info("could not refresh the list of gateways: %s", error)
             else:
                 return
 
@@ -165,7 +165,8 @@ class ListUpdates:
         try:
             peer.writer.send_call(call, LastQuestion(self, peer))
         except MillstreamError as error:
-            log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
+            text = "gateway %s is shutting down, and could not be asked for other gateways: %s"
+            log.info(text, peer.name, error)
             self.want()
 
     def on_last_answer(self, peer: Peer, body: msgspec.Raw, /) -> None:
@@ -173,7 +174,8 @@ class ListUpdates:
         try:
             self._list.learn(self._remote.take(LIST_SPEC, body), peer.table_id)
         except TypeError as error:
-            log.warning("a gateway that leaves: %s", error)
+            text = "gateway %s, which is shutting down, sent an invalid list of gateways: %s"
+            log.warning(text, peer.name, error)
             self.want()
 
 
