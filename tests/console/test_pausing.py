@@ -120,7 +120,7 @@ async def test_without_the_operators_secret_nothing_is_paused_and_the_command_sa
             assert await run(cluster, *words) == 1
             assert "NotAllowed" in (told := capsys.readouterr().err) and "--operator" in told
         assert await run(cluster, "queues", "readers", "--operator", str(tmp_path)) == 1
-        assert "--operator: " in (told := capsys.readouterr().err) and "is not there" in told
+        assert "--operator: " in (told := capsys.readouterr().err) and "does not exist" in told
         assert (await why(cluster, cluster.stream(LINES, "a"))).check != "queue_paused"
 
 

@@ -135,7 +135,7 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
         (["{}:plain", "--cluster", "c"], r"takes \(name=''\), and was given cluster: .*'cluster'"),
         (["{}:make", "--listen", "7700"], "--listen: '7700' is not an address: write host:port"),
         (["{}:make", "--insecure", "--cluster", "c", "--listen", "x"], "--listen: 'x' is not"),
-        (["{}:make", "--listen", "0.0.0.0:0"], "0.0.0.0:0 can be reached from other machines"),
+        (["{}:make", "--listen", "0.0.0.0:0"], "other machines can reach 0.0.0.0:0"),
         (["{}:make", "--advertise", "x"], "--advertise: 'x' is not an address"),
         (["{}:make", "--store", "sqlit:x"], "--store: 'sqlit:x': no .* installed: .*sqlite"),
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),

@@ -295,7 +295,7 @@ async def test_a_taken_port_is_named_with_exit_code_1(folder: Path) -> None:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         async with run(folder, "run_app:make", "--listen", at) as program:
             assert await program.ended() == 1
-    assert f"ClusterError: cannot listen on {at}: the port is taken" in program.told
+    assert f"ClusterError: cannot listen on {at}: the port is in use" in program.told
     assert "Traceback" not in program.told
 
 
@@ -304,7 +304,9 @@ async def test_an_unknown_host_is_named_with_exit_code_1(folder: Path) -> None:
         folder, "run_app:make", "--listen", "no.such.invalid:0", "--insecure"
     ) as program:
         assert await program.ended() == 1
-    assert "cannot listen on no.such.invalid:0: no host 'no.such.invalid'" in program.told
+    assert (
+        "cannot listen on no.such.invalid:0: cannot resolve host 'no.such.invalid'" in program.told
+    )
 
 
 async def test_what_other_machines_could_reach_is_refused_before_a_port_is_opened(
@@ -312,7 +314,7 @@ async def test_what_other_machines_could_reach_is_refused_before_a_port_is_opene
 ) -> None:
     async with run(folder, "run_app:make", "--listen", "0.0.0.0:0") as program:
         assert await program.ended() == 2
-    assert "0.0.0.0:0 can be reached from other machines" in program.told
+    assert "other machines can reach 0.0.0.0:0" in program.told
     assert " is active at " not in program.told
 
 

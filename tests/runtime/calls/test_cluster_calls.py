@@ -430,7 +430,7 @@ async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: Local
 
 async def test_a_wrong_cluster_name_is_a_mistake_that_names_both(cluster: LocalCluster) -> None:
     gateways = [silo.gateway for silo in cluster.silos[:2]]
-    with pytest.raises(ConfigError, match=f"{gateways[1]}: it is in cluster 'dev', not 'other'"):
+    with pytest.raises(ConfigError, match=f"{gateways[1]}: .* is in cluster 'dev', not 'other'"):
         async with connect(*gateways, cluster="other"):
             pass
     async with connect(gateways[0]) as client:
@@ -464,7 +464,7 @@ async def test_a_gateway_that_is_not_there_is_named() -> None:
 
 
 async def test_a_second_silo_at_one_address_does_not_start(cluster: LocalCluster) -> None:
-    with pytest.raises(ClusterError, match="the port is taken"):
+    with pytest.raises(ClusterError, match="the port is in use"):
         async with Silo(grains=[], address=cluster.silos[0].gateway):
             pass
     assert await cluster.grain(Seat, "a").where()

@@ -199,7 +199,7 @@ def test_connect_says_how_it_is_called(gateways: Any) -> None:
 async def test_a_host_that_nobody_knows_is_named_with_the_cluster() -> None:
     with pytest.raises(
         SiloUnavailable,
-        match="no gateway of cluster 'dev' answers.* no host 'no.such.invalid'",
+        match="no gateway of cluster 'dev' answers.* cannot resolve host 'no.such.invalid'",
     ):
         async with connect("no.such.invalid:7"):
             pass

@@ -256,9 +256,11 @@ async def test_an_operator_finds_its_secret_in_the_directory_of_the_silos(tmp_pa
             assert await operator.grain(Safe, "a").unlock() == silo.address
         assert (folder / "millstream.secret").read_text() != kept.read_text()
         kept.chmod(0o644)
-        with pytest.raises(ConfigError, match="others may read it"):
+        with pytest.raises(ConfigError, match="other users can read it"):
             operator_secret(folder)
-    with pytest.raises(ConfigError, match=r"is not there: name the membership directory of silos"):
+    with pytest.raises(
+        ConfigError, match=r"does not exist: pass the membership directory of silos"
+    ):
         operator_secret(tmp_path)
 
 

@@ -133,7 +133,7 @@ async def test_a_gateway_that_never_greets_is_passed_over() -> None:
 
 async def test_connecting_ends_when_no_gateway_greets() -> None:
     server, silent, writers = await silent_listener()
-    with pytest.raises(SiloUnavailable, match=r"no greeting within 0.1 s \(greet_timeout_s\)"):
+    with pytest.raises(SiloUnavailable, match=r"no handshake within 0.1 s \(greet_timeout_s\)"):
         async with connect(silent, options=IMPATIENT):
             raise AssertionError("connected")
     await close_listener(server, writers)

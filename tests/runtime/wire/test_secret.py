@@ -37,7 +37,7 @@ def test_silos_that_share_a_table_in_memory_share_its_secret() -> None:
 
 
 def test_a_table_that_keeps_none_needs_the_variable() -> None:
-    with pytest.raises(ConfigError, match="object.* keeps no secret.*MILLSTREAM_SECRET"):
+    with pytest.raises(ConfigError, match="object.* stores no secret.*MILLSTREAM_SECRET"):
         find_secret({}, object(), fresh)
 
 
@@ -97,11 +97,11 @@ def link(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (readable, "others may read it"),
-        (group_readable, "others may read it"),
-        (short, "holds no secret"),
-        (no_secret, "holds no secret"),
-        (link, "not a plain file"),
+        (readable, "other users can read it"),
+        (group_readable, "other users can read it"),
+        (short, "has no secret"),
+        (no_secret, "has no secret"),
+        (link, "not a regular file"),
     ],
 )
 def test_a_file_that_is_no_secret_is_refused(

@@ -91,9 +91,9 @@ def check_door(address: Address, insecure: bool, where: str) -> None:
     """Raise ConfigError if other machines can reach the address, unless `insecure` is set."""
     if not insecure and not address.is_loopback:
         raise ConfigError(
-            f"{where}: {address} can be reached from other machines, and nothing is encrypted yet: "
-            "listen on 127.0.0.1 or [::1], or say insecure=True (millstream run --insecure) in a "
-            "network that you trust"
+            f"{where}: other machines can reach {address}, and connections are not encrypted yet: "
+            "listen on 127.0.0.1 or [::1], or, in a network that you trust, set insecure=True "
+            "(millstream run --insecure)"
         )
 
 

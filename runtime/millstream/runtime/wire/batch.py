@@ -39,7 +39,8 @@ def call_bytes(call: Call, body_bytes: int | None = None) -> int:
     if call.headers:
         for name, text in call.headers.items():
             if type(name) is not str or type(text) is not str:
-                raise TypeError(f"header {name!r}: {type(text).__name__}, not str to str")
+                kind = type(text).__name__
+                raise TypeError(f"header {name!r}: {kind}, but name and text must be str")
             letters += len(name) + len(text)
         size += 2 * TEXT_HEAD_BYTES * len(call.headers)
     return size + LETTER_BYTES * letters

@@ -212,7 +212,7 @@ class Intake:
         answer = self._room.ask(peer, size, held_bytes, self._loop.time())
         if answer == "full":
             limit = f"partial_bytes_max {self._options.partial_bytes_max}"
-            raise FrameError(f"no room for its frame of {size} bytes ({limit}): too many wait")
+            raise FrameError(f"no room for a frame of {size} bytes ({limit}): too many wait")
         self._arm()
         return answer == "read"
 
@@ -294,7 +294,7 @@ class Peer:
         self._link, self.where = link, link.peer
         limit_s = self._options.greet_timeout_s
         self._greeting_timer = self._end.tasks.call_later(
-            limit_s, lambda: self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
+            limit_s, lambda: self.close(f"no handshake within {limit_s:g} s (greet_timeout_s)")
         )
         self.writer.attach(link)
         self.writer.write([self._greeting.own])
@@ -372,7 +372,9 @@ class Peer:
         waiting = self.writer.unwritten_bytes + self._link.waiting_bytes
         limit = self._options.unread_bytes_max
         if waiting > limit:
-            self._abort(f"{waiting} bytes of answers wait for it (unread_bytes_max {limit})")
+            self._abort(
+                f"{waiting} bytes of answers are unread by the peer (unread_bytes_max {limit})"
+            )
         elif waiting > self._options.answer_bytes_max:
             self._is_paused = True
             self._set_reading()
@@ -433,9 +435,9 @@ class Peer:
         """
         options, held = self._options, self._reader.held_bytes
         self._abort(
-            f"its frame of {self._frame_bytes} bytes did not arrive within "
-            f"{options.frame_timeout_s:g} s (frame_timeout_s; {held} bytes came), and others wait "
-            f"for room (partial_bytes_max {options.partial_bytes_max})"
+            f"a frame of {self._frame_bytes} bytes did not arrive within "
+            f"{options.frame_timeout_s:g} s (frame_timeout_s; {held} bytes arrived), and other "
+            f"connections wait for room (partial_bytes_max {options.partial_bytes_max})"
         )
 
     def _take_frames(self) -> None:
@@ -532,7 +534,7 @@ class Peer:
         """Close the connection of a peer that shuts down, once no call is outstanding."""
         waits = self.served.calls or self._frames or not self.writer.is_idle
         if not (waits or self.is_closed):
-            self.close("the other side stops")
+            self.close("the peer is shutting down")
 
     @property
     def is_serving(self) -> bool:
@@ -566,7 +568,7 @@ class Peer:
                 self.served.refuse_unreadable(message)
                 self._end.warn_unreadable(self, message.why)
             case _:
-                raise FrameError(f"unexpected {type(message).__name__}")
+                raise FrameError(f"unexpected message {type(message).__name__}")
 
     def check_pulse(self, looks_max: int, /) -> None:
         """Ask a silent peer for a sign of life.
@@ -583,7 +585,7 @@ class Peer:
         looks = self._silence.look(is_heard, waiting, self.writer.written_bytes)
         if looks > looks_max:
             limit_s = self._options.silent_after_s
-            self._abort(f"it said and took nothing for {limit_s:g} s (silent_after_s)")
+            self._abort(f"the peer sent and read nothing for {limit_s:g} s (silent_after_s)")
         elif looks:
             self.writer.send(Ping(True))
 

@@ -145,7 +145,7 @@ class ConnectionWriter:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         if len(self._waiters) >= self._options.waiting_calls_max:
             limit = self._options.waiting_calls_max
-            raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
+            raise Overloaded(f"{self.name}: too many calls wait", "waiting_calls_max", limit)
         if self.is_ready:
             return
         self._check_room(self._waiting_bytes + self.unwritten_bytes, size_bytes)
@@ -158,14 +158,14 @@ class ConnectionWriter:
             self._waiting_bytes -= self._waiters.pop(waiter, 0)
             raise
         if self._is_closed:  # it closed after this caller was woken
-            text = f"{self.name}: the connection closed as it opened"
+            text = f"{self.name}: the connection closed right after it opened"
             raise SiloUnavailable(text, may_have_run=False)
 
     def _check_room(self, waiting_bytes: int, size_bytes: int) -> None:
         """Raise Overloaded if too many bytes would wait. A single message may always wait."""
         limit = self._options.peer_bytes_max
         if waiting_bytes and waiting_bytes + size_bytes > limit:
-            raise Overloaded(f"{self.name}: bytes that wait for it", "peer_bytes_max", limit)
+            raise Overloaded(f"{self.name}: too many bytes wait", "peer_bytes_max", limit)
 
     def close(self, reason: str) -> None:
         """End all outstanding calls with SiloUnavailable, because the link is gone."""
@@ -221,7 +221,9 @@ class ConnectionWriter:
             self._check_bytes(call, size)
         if len(self.calls) >= self._options.peer_calls_max:
             raise Overloaded(
-                f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
+                f"{self.name}: too many outstanding calls",
+                "peer_calls_max",
+                self._options.peer_calls_max,
             )
         self._next_id += 1
         call.id = self._next_id

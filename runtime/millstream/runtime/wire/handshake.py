@@ -149,9 +149,9 @@ class Handshake:
 
         Raises HandshakeError if this process does not accept the other one.
         """
-        assert not self.is_done, "a greeting is over once"
+        assert not self.is_done, "the handshake is already done"
         if len(messages) != 1:
-            raise HandshakeError("a frame of the greeting holds one message, first a Hello")
+            raise HandshakeError("a frame of the handshake must hold one message, first a Hello")
         message = messages[0]
         if isinstance(message, Goodbye):
             raise self._read_refusal(message.reason)
@@ -161,7 +161,7 @@ class Handshake:
 
     def _read_refusal(self, reason: str) -> HandshakeError:
         """Read the reason of a refusal. A refusal after a valid `Hello` is final."""
-        error = HandshakeError(f"it refused: {show_text(reason, REASON_CHARS_MAX)}")
+        error = HandshakeError(f"the peer refused: {show_text(reason, REASON_CHARS_MAX)}")
         if self.other is not None:
             self.refusal = error
         return error
@@ -176,7 +176,7 @@ class Handshake:
     def _take_proof(self, message: Message) -> list[Message]:
         theirs, ours = (ACCEPTER, OPENER) if self._is_opener else (OPENER, ACCEPTER)
         if not isinstance(message, Proof):
-            raise HandshakeError(f"{type(message).__name__} came where a Proof was due")
+            raise HandshakeError(f"expected a Proof, received a {type(message).__name__}")
         if not hmac.compare_digest(self._proof(theirs).digest, message.digest):
             raise HandshakeError(self._unknown_secret())
         self.is_done = True
@@ -186,14 +186,14 @@ class Handshake:
         cluster = repr(self.own.cluster)
         if self._least_role() is Role.OPERATOR:
             return (
-                f"{self._name()} does not know the operator's secret of cluster {cluster}: it is "
-                "MILLSTREAM_OPERATOR_SECRET of its silos if that is set, else in the file "
-                "millstream.operator of their membership directory"
+                f"{self._name()} does not know the operator's secret of cluster {cluster}: use "
+                "MILLSTREAM_OPERATOR_SECRET of the silos or, if they do not set it, the file "
+                "millstream.operator in their membership directory"
             )
         return (
             f"{self._name()} does not know the secret of cluster {cluster}: set MILLSTREAM_SECRET "
-            "to one text at all of its silos, or at none if they share a membership directory, "
-            "which keeps one (millstream.secret)"
+            "to the same text at all of its silos; or, if they share a membership directory, at "
+            "none, because the directory has a secret (millstream.secret)"
         )
 
     def _proof(self, side: bytes) -> Proof:
@@ -205,7 +205,7 @@ class Handshake:
         secrets = self._secrets
         secret = secrets.cluster if self._least_role() is Role.SILO else secrets.operator
         if not secret:
-            raise HandshakeError("this process knows no secret that it could prove")
+            raise HandshakeError("this process has no secret to prove")
         said = [self.own, self.other] if self._is_opener else [self.other, self.own]
         return Proof(hmac.digest(secret, side + encode_messages(said), hashlib.sha256))
 
@@ -225,10 +225,10 @@ class Handshake:
     def _check(self, hello: Message) -> Hello:
         own = self.own
         if not isinstance(hello, Hello):
-            raise HandshakeError(f"first message is {type(hello).__name__}, not Hello")
+            raise HandshakeError(f"the first message is {type(hello).__name__}, not Hello")
         if hello.version != own.version:
             raise HandshakeError(
-                f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}"
+                f"the peer uses wire version {hello.version}, this process uses {WIRE_VERSION}"
             )
         if self._is_opener and not hello.is_silo:
             raise HandshakeError(f"expected a silo, found the client {show_text(hello.sender)}")
@@ -241,7 +241,7 @@ class Handshake:
         proves = min(role_in(hello), role_in(own)) > Role.CLIENT
         if proves and len(hello.nonce) != NONCE_BYTES:
             raise HandshakeError(
-                f"whoever proves a secret says {NONCE_BYTES} random bytes, not {len(hello.nonce)}"
+                f"the nonce of a proof must have {NONCE_BYTES} bytes, not {len(hello.nonce)}"
             )
         return hello
 
@@ -250,12 +250,12 @@ def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
     """Return the reason why two processes can never talk: another cluster or membership table.
     None: they can."""
     if other.cluster != own.cluster:
-        advice = "" if own.is_silo else ": name that cluster, or another gateway"
-        text = f"it is in cluster {show_text(other.cluster)!r}, not {own.cluster!r}{advice}"
-        return HandshakeError(text)
+        advice = "" if own.is_silo else ": pass the name of that cluster, or another gateway"
+        text = f"{show_text(other.sender)} is in cluster {show_text(other.cluster)!r}, not "
+        return HandshakeError(f"{text}{own.cluster!r}{advice}")
     has_table = own.table_id and other.table_id
     if ((own.is_silo and other.is_silo) or has_table) and other.table_id != own.table_id:
-        advice = "" if own.is_silo else ": give connect(membership=...) the table of that silo"
+        advice = "" if own.is_silo else ": pass the table of that silo as connect(membership=...)"
         text = (
             f"{show_text(other.sender)} follows membership table {show_text(other.table_id)}, not "
         )
@@ -276,9 +276,11 @@ def check_form(hello: Hello) -> None:
     name = hello.sender
     if not name or len(name) > NAME_LETTERS_MAX or not name.isprintable():
         raise HandshakeError(
-            f"{show_text(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters"
+            f"{show_text(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} printable characters"
         )
     if hello.is_silo and not SILO_NAME.fullmatch(name):
-        raise HandshakeError(f"{show_text(name)!r} is not a silo's name: host:port@generation")
+        raise HandshakeError(f"{show_text(name)!r} is not the name of a silo, host:port@generation")
     if hello.frame_bytes_max < 1 or hello.batch_messages_max < 1:
-        raise HandshakeError("it says that it takes no frames")
+        raise HandshakeError(
+            "the peer allows no frames: frame_bytes_max or batch_messages_max is 0"
+        )

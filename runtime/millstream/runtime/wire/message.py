@@ -255,5 +255,5 @@ def _decode_one(raw: msgspec.Raw) -> Message | Unreadable:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         tag, call_id, *_ = _head(raw)
         if tag != CALL_TAG:
-            raise FrameError(f"a message of tag {tag} cannot be read: {error}") from None
+            raise FrameError(f"a message with tag {tag} cannot be read: {error}") from None
         return Unreadable(call_id, str(error))

@@ -99,8 +99,8 @@ def check_operator_secret(name: str, text: str) -> bytes:
     """Return the operator's secret as bytes. Raises ConfigError if the text is too short."""
     if len(text) < LETTERS_MIN:
         raise ConfigError(
-            f"{name} has {len(text)} characters; it must have {LETTERS_MIN} or more, the same at "
-            "every silo of the cluster and at its operators"
+            f"{name} has {len(text)} characters; it must have at least {LETTERS_MIN}, and the same "
+            "value at every silo of the cluster and at its operators"
         )
     return text.encode(errors="surrogateescape")
 
@@ -133,7 +133,7 @@ def operator_secret(path: str | Path) -> str:
     file = file / OPERATOR_FILE if file.is_dir() else file
     if not file.exists():
         raise ConfigError(
-            f"{file} is not there: name the membership directory of silos that were started on "
+            f"{file} does not exist: pass the membership directory of silos that were started on "
             f"this machine, or set {OPERATOR_VARIABLE}"
         )
     return secret_in_file(file, b"").hex()
@@ -151,15 +151,15 @@ def find_secret(
     if text:
         if len(text) < LETTERS_MIN:
             raise ConfigError(
-                f"{SECRET_VARIABLE} has {len(text)} characters; it must have {LETTERS_MIN} or more,"
-                " the same at every silo of the cluster"
+                f"{SECRET_VARIABLE} has {len(text)} characters; it must have at least "
+                f"{LETTERS_MIN}, and the same value at every silo of the cluster"
             )
         return text.encode(errors="surrogateescape")
     if isinstance(table, KeepsSecret):
         return table.secret(random_bytes(SECRET_BYTES))
     raise ConfigError(
-        f"the membership table ({type(table).__name__}) keeps no secret for the cluster: set "
-        f"{SECRET_VARIABLE} to one text of {LETTERS_MIN} or more characters at every silo"
+        f"the membership table ({type(table).__name__}) stores no secret of the cluster: set "
+        f"{SECRET_VARIABLE} to the same text, of at least {LETTERS_MIN} characters, at every silo"
     )
 
 
@@ -192,8 +192,8 @@ def secret_in_file(path: Path, fresh: bytes) -> bytes:
         found = b""
     if len(found) < SECRET_BYTES:
         raise ConfigError(
-            f"{path} holds no secret of {SECRET_BYTES} bytes in hex: stop every silo that uses it, "
-            "delete it, and start them again"
+            f"{path} has no secret of {SECRET_BYTES} bytes in hex: stop every silo that uses the "
+            "file, delete the file, and start the silos again"
         )
     return found
 
@@ -223,12 +223,13 @@ def refuse_open_file(path: Path) -> None:
         return
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{path} holds a secret of the cluster, and is not a plain file")
+        raise ConfigError(f"{path} holds a secret of the cluster, and is not a regular file")
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         raise ConfigError(
-            f"{path} holds a secret of the cluster, and others may read it (mode {mode:04o}): "
-            f"chmod 600 it, or better delete it while no silo runs, so that a fresh one is made"
+            f"{path} holds a secret of the cluster, and other users can read it (mode "
+            f"{mode:04o}): run chmod 600, or better, delete the file while no silo runs, and the "
+            "silos make a new one"
         )
     if found.st_uid != os.geteuid():
         raise ConfigError(

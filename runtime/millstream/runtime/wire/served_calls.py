@@ -59,7 +59,9 @@ class ServedCalls:
         if not call_id:
             return
         if len(self.calls) >= self._limit:
-            raise Overloaded("calls being served", "served_calls_max", self._limit)
+            raise Overloaded(
+                "too many calls in progress on this connection", "served_calls_max", self._limit
+            )
         self.calls[call_id] = served
 
     def forget(self, call_id: int) -> None:

@@ -333,7 +333,7 @@ class TcpListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # usually no free descriptors, which may be temporary
-                log.warning("nobody can connect to %s for %g s: %s", self.address, REST_S, error)
+                log.warning("%s accepts no connections for %g s: %s", self.address, REST_S, error)
                 self._loop.remove_reader(sock)
                 self._loop.call_later(REST_S, self._listen, sock)
                 return
@@ -348,7 +348,7 @@ class TcpListener:
             await self._loop.connect_accepted_socket(lambda: TcpLink(self._accept), peer)
         except (OSError, ValueError) as error:  # it closed at once
             peer.close()
-            log.debug("a connection to %s was lost at once: %s", self.address, error)
+            log.debug("an accepted connection to %s was lost at once: %s", self.address, error)
 
     def _on_made(self, task: asyncio.Task[Any]) -> None:
         del self._making[task]
@@ -548,9 +548,9 @@ def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
 def cannot_connect(address: Address, error: Exception) -> str:
     """Return the reason why an address cannot be reached."""
     if isinstance(error, socket.gaierror):
-        text = f"no host {address.host!r} is known here"
+        text = f"cannot resolve host {address.host!r}"
     elif isinstance(error, ConnectionRefusedError):
-        text = "nobody listens there"
+        text = "no process listens there"
     else:
         text = str(error) or "timed out"
     return f"cannot connect to {address}: {text}"
@@ -559,13 +559,13 @@ def cannot_connect(address: Address, error: Exception) -> str:
 def cannot_listen(address: Address, error: OSError) -> ClusterError:
     """Return the error for an address that this process cannot listen on, with advice."""
     if isinstance(error, socket.gaierror):
-        text = f"no host {address.host!r} is known here: name one of this machine"
+        text = f"cannot resolve host {address.host!r}: use a name or address of this machine"
     elif error.errno == errno.EADDRINUSE:
-        text = "the port is taken: end the program that has it, or take another (0: a free one)"
+        text = "the port is in use: end the program that uses it, or choose another (0: a free one)"
     elif error.errno == errno.EADDRNOTAVAIL:
-        text = f"{address.host} is no address of this machine: name one that is"
+        text = f"{address.host} is not an address of this machine: use one of its addresses"
     elif error.errno in (errno.EACCES, errno.EPERM):
-        text = "this user may not listen there: take a port above 1023"
+        text = "this user may not listen on that port: use a port above 1023"
     else:
         text = error.strerror or str(error)
     return ClusterError(f"cannot listen on {address}: {text}")
