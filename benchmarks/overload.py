@@ -51,7 +51,7 @@ LONG_MS, LONG_EVERY = 400, 200
 """One of `LONG_EVERY` calls holds the loop for `LONG_MS`."""
 BUSY = "while True: pass"
 PROBE = re.compile(r": probe: (silent|unknown): ")
-LATE = re.compile(r"the loop runs again after ([0-9.]+) s")
+LATE = re.compile(r"the event loop runs again after ([0-9.]+) s")
 
 
 @grain(name="OverloadTarget")

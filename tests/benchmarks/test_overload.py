@@ -7,11 +7,11 @@ from pathlib import Path
 from benchmarks.overload import Observed
 
 LOG = """
-INFO millstream.probe b:1@1: probe: silent: nothing within 1.25 s
-INFO millstream.probe b:1@1: probe: unknown: nothing within 1.25 s
-INFO millstream.probe b:1@1: probe: silent: nothing within 1.25 s
-WARNING millstream.loop a:1@1: the loop runs again after 1.4 s
-WARNING millstream.loop a:1@1: the loop runs again after 2.5 s
+INFO millstream.probe b:1@1: probe: silent: no answer within 1.25 s
+INFO millstream.probe b:1@1: probe: unknown: no answer within 1.25 s
+INFO millstream.probe b:1@1: probe: silent: no answer within 1.25 s
+WARNING millstream.loop a:1@1: the event loop runs again after 1.4 s
+WARNING millstream.loop a:1@1: the event loop runs again after 2.5 s
 """
 
 

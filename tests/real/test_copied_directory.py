@@ -46,7 +46,7 @@ def make(directory, has_state, address="127.0.0.1:0"):
 """
 GRAINS = 40
 RECOVERED_S = 20.0
-COPY_REFUSED = r"is a copy of the one that 127\.0\.0\.1:\d+@\d+ uses"
+COPY_REFUSED = r"is a copy of the table of 127\.0\.0\.1:\d+@\d+, which is running"
 
 
 @grain(name="CopyCounter")

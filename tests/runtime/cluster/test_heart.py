@@ -57,7 +57,7 @@ async def test_the_grain_that_holds_the_loop_is_named_with_its_stack() -> None:
             record = told.records[0]
             assert record.levelno == logging.WARNING
             text = record.getMessage()
-            assert f"{silo.address}: Blocker/b1.hold has held the loop for 1." in text
+            assert f"{silo.address}: Blocker/b1.hold has blocked the event loop for 1." in text
             assert "SEEN.wait(10)" in text and "test_heart.py" in text
             fields = record.__dict__
             assert (fields["grain"], fields["key"], fields["method"]) == ("Blocker", "b1", "hold")
@@ -253,7 +253,7 @@ def test_what_is_not_known_is_said_to_be_so() -> None:
     finally:
         logger.removeHandler(told)
     text = told.records[0].getMessage()
-    assert "has not gone round for 3.0 s, and what holds it is not known" in text
+    assert "has not run for 3.0 s, and the cause is unknown" in text
     assert told.records[0].__dict__["grain"] == ""
 
 

@@ -111,7 +111,7 @@ async def test_a_silo_that_is_evicted_says_who_voted(caplog: pytest.LogCaptureFi
         table.replace_row(dead, table.view().version)
         await silo.assembly.membership.refresh()
         assert await silo.wait_stopped() is StopReason.EVICTED
-    assert "voted out by other:1@1" in caplog.text
+    assert "suspected by other:1@1" in caplog.text
 
 
 class SlowPart(SiloPart):

@@ -28,6 +28,6 @@ def check_agreement(row: MemberRow, view: TableView) -> None:
             if mine.get(what, theirs) != theirs:
                 raise ConfigError(
                     f"{row.silo} ({row.name}) cannot join: {what} is {mine[what]!r} here and "
-                    f"{theirs!r} at {other.silo} ({other.name}): one cluster has one "
-                    "configuration; mend this silo's, or stop the others first"
+                    f"{theirs!r} at {other.silo} ({other.name}): all silos need the "
+                    "same configuration; correct this silo, or stop the others first"
                 )

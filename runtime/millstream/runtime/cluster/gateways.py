@@ -58,7 +58,7 @@ class GatewayTarget(SystemTarget):
         """
         seen = gateways_seen_by(self._me, self._members.view)
         if seen is None:
-            text = f"{self._me} is joining its cluster, and is no gateway yet: try again"
+            text = f"{self._me} is joining its cluster, and is not a gateway yet: try again"
             raise SiloUnavailable(text, may_have_run=False)
         return seen
 
@@ -128,7 +128,7 @@ class Loads:
             try:
                 self._tell_all()
             except Exception:
-                log.exception("%s cannot tell how many activations it has", self._me)
+                log.exception("%s could not report its number of activations", self._me)
 
     def _tell_all(self) -> None:
         """Report this silo's count if it changed, and forget the counts of inactive silos."""
@@ -148,7 +148,7 @@ class Loads:
             await self._targets.call(silo, name, GatewayTarget.load, self._me, count)
         except MillstreamError as error:
             # the next exchange repeats the report
-            log.debug("%s was not told the load: %s", silo, error)
+            log.debug("the number of activations did not reach %s: %s", silo, error)
 
     def close(self) -> None:
         """Stop the exchange."""

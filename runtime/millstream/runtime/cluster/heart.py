@@ -86,7 +86,7 @@ class LoopHeart:
         now = self._loop.time()
         held_s = now - self._beat_at
         if self._told_of == self._beat_at:
-            log.warning("%s: the loop runs again after %.1f s", self._silo, held_s)
+            log.warning("%s: the event loop runs again after %.1f s", self._silo, held_s)
         self.lag_s = max(self.lag_s / 2, held_s - BEAT_S)
         self._beat_at = now
         self._look = None  # it keeps the variables of the code that ran
@@ -143,22 +143,22 @@ class LoopHeart:
         culprit = culprit_of(held)
         kind, key, method = culprit or ("", "", "")
         what = show_text(f"{kind}/{key}.{method}") if culprit else "code outside of grains"
-        text = f"{self._silo}: {what} has held the loop for {age_s:.1f} s"
+        text = f"{self._silo}: {what} has blocked the event loop for {age_s:.1f} s"
         if not held:
             text = (
-                f"{self._silo}: the loop has not gone round for {age_s:.1f} s, and what holds it is"
-                " not known: many short pieces of work, code that does not give the interpreter up,"
-                " or a process that was stopped"
+                f"{self._silo}: the event loop has not run for {age_s:.1f} s, and the cause is "
+                "unknown: many short pieces of work, code that does not release the interpreter, "
+                "or a stopped process"
             )
         if is_final:
             text += (
-                f"; the other silos evict this one now (unresponsive_after_s is "
+                f"; the other silos evict this silo now (unresponsive_after_s is "
                 f"{self._unresponsive_after_s:g})"
             )
         extra = {"silo": self._silo, "grain": kind, "key": key, "method": method, "held_s": age_s}
         level = logging.ERROR if is_final else logging.WARNING
         if held:
-            text += ": do not block the loop, await or use a thread"
+            text += ": do not block the event loop, await or use a thread"
         threading.Thread(
             target=log.log,
             args=(level, "%s\n%s", text, Lines(stack)),

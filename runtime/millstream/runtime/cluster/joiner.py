@@ -88,7 +88,7 @@ class Reach:
                 raise ConfigError(self._why_copied(silo, why))
             if why is not None:
                 me = self._joiner.address
-                raise ConfigError(f"{me} cannot join {silo}, of the same membership table: {why}")
+                raise ConfigError(f"{me} cannot join {silo}, which has the same table: {why}")
 
     def _why_copied(self, silo: str, why: OtherTable) -> str:
         """Explain that the table is a copy.
@@ -97,9 +97,9 @@ class Reach:
         """
         me, table = self._joiner.address, self._joiner.table_text
         return (
-            f"{me} cannot join: its membership table ({table}) is a copy of the one that {silo} "
-            f"uses, which runs ({why}). To go on from the copy, stop every silo of that cluster "
-            "first; to run beside it, give this silo a membership table of its own, in a fresh "
+            f"{me} cannot join: its membership table ({table}) is a copy of the table of {silo}, "
+            f"which is running ({why}). To continue from the copy, stop every silo of that cluster "
+            "first. To run a second cluster, give this silo its own membership table, in a new "
             "directory"
         )
 

@@ -48,8 +48,8 @@ class LimitedTable:
         why = why_not_after(self._last, reached, view)
         if why:
             raise StorageUnavailable(
-                f"{table_text(self._table)} {why}: it was restored or replaced while silos use it. "
-                "Stop every silo that uses it, then start them again"
+                f"{table_text(self._table)} {why}: the table was restored or replaced while silos "
+                "use it. Stop every silo that uses the table, then start the silos again"
             )
         if view.version >= self._last.version:
             self._last = view
@@ -86,9 +86,9 @@ def why_not_after(last: TableView, reached: int, view: TableView) -> str:
         reached: the lowest version that the table had when the read of `view` began.
     """
     if view.version < reached:
-        return f"has version {view.version} after {reached}"
+        return f"has version {view.version}, and had version {reached} before"
     if view.version == last.version and standing(view) != standing(last):
-        return f"says two things in version {view.version}"
+        return f"has other rows in version {view.version} than before"
     return ""
 
 
@@ -119,7 +119,7 @@ class SharedReads:
             self._due = self._tasks.start(self._after(self._current))
         due = self._due
         await asyncio.wait([due])
-        why = "this silo stops" if due.cancelled() else due.result()
+        why = "this silo is stopping" if due.cancelled() else due.result()
         if why:
             raise StorageUnavailable(why)
 

@@ -72,7 +72,7 @@ class MemberTarget(SystemTarget):
         await member.hear(version)
         if member.is_dead(silo):
             raise ClusterError(
-                f"{member.address} finds no row of {silo} that is alive in its membership table"
+                f"{member.address} has no live row of {silo} in its membership table"
             )
         return member.address
 
@@ -103,7 +103,7 @@ class Gossip:
         try:
             await self._targets.call(silo, MemberTarget.target_name, MemberTarget.gossip, version)
         except MillstreamError as error:
-            log.debug("gossip to %s: %s", silo, error)
+            log.debug("gossip to %s failed: %s", silo, error)
 
 
 class Member:
@@ -226,7 +226,7 @@ class Member:
         if version > self.view.version:
             await self._reads.fresh()
         if version > self.view.version:
-            text = "%s: a silo named version %d of the membership table, which has %d"
+            text = "%s: another silo has version %d of the membership table, but the table has %d"
             log.warning(text, self.address, version, self.view.version)
 
     async def refresh_to(self, version: int) -> None:
@@ -246,8 +246,8 @@ class Member:
             if self.view.version < version:
                 await asyncio.sleep(RETRY_S * min(attempt + 1, 10))
         raise ClusterError(
-            f"{self.address}: the membership table does not reach version {version}; it has "
-            f"{self.view.version}{why and ', and the last try to read it failed: '}{why}"
+            f"{self.address}: the membership table did not reach version {version}; it has "
+            f"{self.view.version}{why and ', and the last attempt to read it failed: '}{why}"
         )
 
     async def _write(
@@ -268,8 +268,8 @@ class Member:
                 return self.gossip.tell_all(self.view)
             await asyncio.sleep(self._env.uniform(0, RETRY_S * min(attempt + 1, 20)))
         raise ClusterError(
-            f"{self.address}: the membership table changed {WRITE_TRIES_MAX} times "
-            "under every try to write it"
+            f"{self.address}: could not write the membership table, because other silos changed it "
+            f"during each of {WRITE_TRIES_MAX} attempts"
         )
 
     # -- joining
@@ -334,9 +334,9 @@ class Member:
             try:
                 await self._table.heartbeat(self.address, self._env.wall_s())
             except MillstreamError as error:
-                log.warning("%s cannot stamp its row: %s", self.address, error)
+                log.warning("%s cannot write its heartbeat: %s", self.address, error)
             except Exception:
-                log.exception("%s cannot stamp its row", self.address)
+                log.exception("%s cannot write its heartbeat", self.address)
 
     async def _refreshes(self) -> None:
         every_s = self._options.refresh_s
@@ -365,7 +365,7 @@ class Member:
         if oldest is None or self._env.wall_s() - oldest.last_sign_s <= kept_s:
             return
         if await self._table.forget(oldest.silo, self.view.version):
-            log.info("%s is forgotten, dead for more than %g s", oldest.silo, kept_s)
+            log.info("deleted the row of %s, dead for more than %g s", oldest.silo, kept_s)
             await self.refresh()
             self.gossip.tell_all(self.view)
 
@@ -437,6 +437,6 @@ async def wait_told(told: list[asyncio.Task[None]]) -> None:
 def why_evicted(own: MemberRow | None, version: int) -> str:
     """Return the table's statement about a silo that is dead."""
     voters = ", ".join(voter for voter, _ in own.suspicions) if own is not None else ""
-    by = f"voted out by {voters}" if voters else "a newer silo at its address wrote it"
-    what = by if own is not None else "its row is gone"
-    return f"the membership table says in version {version} that it is dead: {what}"
+    by = f"suspected by {voters}" if voters else "declared dead by a newer silo at its address"
+    what = f"lists the silo as dead: {by}" if own is not None else "has no row of the silo"
+    return f"version {version} of the membership table {what}"

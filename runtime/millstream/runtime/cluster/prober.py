@@ -219,7 +219,7 @@ class Prober:
             try:
                 await self._look(silo)
             except MillstreamError as error:
-                log.warning("%s cannot be suspected: %s", silo, error)
+                log.warning("cannot suspect %s: %s", silo, error)
             except Exception:
                 log.exception("%s: probing failed", silo)
             every_s = self._options.probe_every_s
@@ -256,7 +256,7 @@ class Prober:
         except (OSError, TimeoutError, MillstreamError) as error:
             is_ours = isinstance(error, OSError) and error.errno in OWN_TROUBLES
             sign = Sign.UNKNOWN if is_ours else Sign.SILENT
-            found = str(error) or f"nothing within {timeout_s:g} s"
+            found = str(error) or f"no answer within {timeout_s:g} s"
         late_s = max(self._now() - asked_at - timeout_s, self._lag_s())
         if sign is not Sign.ALIVE:
             if late_s > LAG_SPARED_S:  # the answer may have arrived without being read
@@ -270,15 +270,15 @@ class Prober:
             # the port of a former process may belong to another silo now
             is_itself, late_s = int(generation) == generation_of(silo), float(age_s)
         except ValueError:
-            return Sign.REFUSED, f"an answer that is none of a silo: {answer!r}"
+            return Sign.REFUSED, f"the answer does not come from a silo: {answer!r}"
         if not is_itself:
-            return Sign.REFUSED, f"its port is generation {int(generation)}'s now"
+            return Sign.REFUSED, f"generation {int(generation)} has its port now"
         if table_id != self._table_id:
             text = f"{silo} follows membership table {show_text(table_id)}, not {self._table_id}"
             self.strangers[silo] = OtherTable(text)
             return Sign.UNKNOWN, text
         if late_s > self._options.unresponsive_after_s:
-            return Sign.REFUSED, f"its loop has not beaten for {late_s:.1f} s"
+            return Sign.REFUSED, f"its event loop has not run for {late_s:.1f} s"
         return Sign.ALIVE, ""
 
     async def _suspect(self, silo: str) -> bool:

@@ -106,10 +106,10 @@ class SiloRouter:
         candidates = self.silos_hosting(kind.name)
         if not candidates:
             if self._turns.ended:
-                text = f"{self._address} stopped looking for {kind.name}/{key}"
+                text = f"{self._address} stopped while it looked for {kind.name}/{key}"
                 raise SiloUnavailable(text, may_have_run=False)
             self.check_hosted(kind.name)
-            text = f"the silo that hosts {kind.name}/{key} became active just now"
+            text = f"{kind.name}/{key}: a silo that hosts it has just become active: try again"
             raise SiloUnavailable(text, may_have_run=False)
         grain, loads = f"{kind.name}/{key}", self._loads.known
         placement = self._placement_of(kind)
@@ -169,11 +169,11 @@ class SiloRouter:
         is_starting = self._member.view.row(self._address) is None
         if is_starting or name in found[Status.JOINING] | found[Status.STOPPING]:
             raise SiloUnavailable(
-                f"no active silo hosts grain type {name!r} at the moment, since silos of the "
-                "cluster start or stop: try again",
+                f"no active silo hosts grain type {name!r} at the moment, because silos of the "
+                "cluster are starting or stopping: try again",
                 may_have_run=False,
             )
         raise NotHosted(
             f"no active silo hosts grain type {name!r}; the cluster hosts "
-            f"{', '.join(sorted(hosted)) or 'none'}. Try again if its silos are being restarted"
+            f"{', '.join(sorted(hosted)) or 'none'}. Try again while silos are being restarted"
         )

@@ -185,7 +185,7 @@ class GrainDirectory:
                 log.warning("%s/%s was active twice; %s ends", *duplicate(action))
                 self._tasks.start(self._end_loser(action))
             case GiveUp():
-                log.error("%s answered with errors only: its grains are not known", action.silo)
+                log.error("%s did not report its grains, it answered with errors only", action.silo)
 
     def _sweep_on(self) -> None:
         self.step(Swept())
@@ -207,7 +207,7 @@ class GrainDirectory:
         try:
             await self._members.refresh_to(version)
         except MillstreamError as error:
-            log.warning("%s was asked about version %d: %s", self._me, version, error)
+            log.warning("%s cannot reach version %d of the table: %s", self._me, version, error)
             self.step(NotReached(version))
 
     def _tell_here(self, ask: Ask) -> bool:
@@ -231,10 +231,10 @@ class GrainDirectory:
         try:
             await self._call(ask.silo, DirectoryTarget.survivors, self._me, ask.round, segments)
         except (ClusterError, CallTimeout, Overloaded) as error:
-            log.info("%s did not answer for its grains yet: %s", ask.silo, error)
+            log.info("%s has not reported its grains yet: %s", ask.silo, error)
             self.step(Failed(ask.silo, ask.round, is_wrong=False))
         except Exception:
-            log.exception("%s answered with an error when asked for its grains", ask.silo)
+            log.exception("%s answered the request for its grains with an error", ask.silo)
             self.step(Failed(ask.silo, ask.round, is_wrong=True))
         else:
             self.step(Told(ask.silo, ask.round))
@@ -248,7 +248,7 @@ class GrainDirectory:
                 )
                 return
             except MillstreamError as error:
-                log.info("%s was not told to end %s/%s: %s", loser.silo, kind, key, error)
+                log.info("could not tell %s to end %s/%s: %s", loser.silo, kind, key, error)
             if not self._members.is_live(loser.silo):
                 return
             await pause(attempt)
@@ -303,7 +303,7 @@ class GrainDirectory:
                 return None
             # a later owner does not know this registration
             await self._catch_up(self._range.barrier, attempt)
-        text = f"{activation}: the directory did not register it"
+        text = f"the directory did not register {activation}"
         raise SiloUnavailable(text, may_have_run=False)
 
     async def lookup(self, kind: str, key: str) -> str | None:
@@ -339,7 +339,7 @@ class GrainDirectory:
         try:
             await self._members.refresh_to(version)
         except MillstreamError as error:
-            log.info("%s stays behind version %d: %s", self._me, version, error)
+            log.info("%s has not reached version %d of the table: %s", self._me, version, error)
         await pause(attempt)
 
     async def unregister(self, activation: Activation) -> None:
@@ -358,7 +358,7 @@ class GrainDirectory:
         try:
             await self._call(owner, DirectoryTarget.unregister, kind, key, self._me, activation.id)
         except MillstreamError as error:
-            log.debug("%s stays in the directory until it is met: %s", activation, error)
+            log.debug("%s stays in the directory until a call finds it: %s", activation, error)
 
     def _call(
         self,

@@ -324,8 +324,8 @@ class DirectoryRange:
     def check(self) -> None:
         """Assert the invariants."""
         for recovery in self._recoveries:
-            assert recovery.tries and recovery.segments, "locked without a reason"
-            assert not any(map(self._is_dead, recovery.tries)), "waits for the dead"
+            assert recovery.tries and recovery.segments, "a recovery without silos or segments"
+            assert not any(map(self._is_dead, recovery.tries)), "a recovery waits for a dead silo"
         for asked in self._waiting.values():
             assert self._answer_is_due(asked) is False, f"{asked} could be answered"
 
