@@ -27,7 +27,7 @@ SEEDS = 10
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--sim-seed N`: `sim_cluster` then runs this seed only."""
     group = parser.getgroup("millstream")
-    group.addoption("--sim-seed", type=int, help="the one seed that the fixture sim_cluster runs")
+    group.addoption("--sim-seed", type=int, help="run the fixture sim_cluster with this seed only")
 
 
 def async_fixture(function: Any) -> Any:

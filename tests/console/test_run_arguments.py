@@ -123,13 +123,13 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["app"], "'app' names no function: write package.module:function"),
-        (["a b:c"], "names no function"),
-        (["no_such:make"], "no module 'no_such' in .* start in its directory, or set PYTHONPATH"),
+        (["app"], "'app' is not the name of a function: write package.module:function"),
+        (["a b:c"], "is not the name of a function"),
+        (["no_such:make"], "no module 'no_such' in .* run the command in the module.s directory"),
         (["{}.more:make"], "no module"),
         (["{}:mak"], "has no 'mak'; its functions: later, make, make_ledger, nothing, plain"),
         (["{}:number"], "is int, not a function"),
-        (["{}:silo"], "is a Silo: name a function that makes one"),
+        (["{}:silo"], "is a Silo: name a function that returns a Silo"),
         (["{}:nothing"], "returned NoneType, not a Silo"),
         (["{}:later"], "is async: name a plain function"),
         (["{}:plain", "--cluster", "c"], r"takes \(name=''\), and was given cluster: .*'cluster'"),
@@ -141,9 +141,9 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),
         (
             ["{}:make", "--bookie"],
-            r"--bookie: '.*:make': no part .* has a bookie \(there is no part\): give it a",
+            r"--bookie: '.*:make': no part .* has a bookie \(it has no parts\): pass a",
         ),
-        (["{}:make_ledger", "--bookie"], "--bookie: .*nobody could find its bookie: give all"),
+        (["{}:make_ledger", "--bookie"], "--bookie: .*no other silo can find its bookie: pass"),
         (["{}:make", "--store", "sqlite:a,default=sqlite:b"], "store 'default' is given twice"),
     ],
 )

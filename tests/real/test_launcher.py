@@ -135,7 +135,7 @@ async def test_a_process_that_is_not_active_in_time_is_ended(
 ) -> None:
     monkeypatch.setattr("millstream.runtime.run.launcher.START_S", 2.0)
     process = SiloProcess(factory, {"hang": True}, tmp_path / "log")
-    with pytest.raises(ClusterError, match="not active after 2 s"):
+    with pytest.raises(ClusterError, match="not active within 2 s"):
         await process.start()
     assert not is_alive(process.pid)
 

@@ -176,7 +176,7 @@ async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
             assert await client.grain(Echo, "a").echo("hello") == "hello"
         program.process.send_signal(number)
         assert await program.ended() == 0
-        assert f"{number.name} came: the silo stops" in program.told
+        assert f"received {number.name}: the silo stops" in program.told
         assert "was asked to stop" in program.told
 
 
@@ -266,7 +266,7 @@ async def test_a_silo_ends_with_exit_code_1_although_a_turn_or_its_thread_does_n
             async with asyncio.timeout(25):
                 assert await program.ended() == 1
             await asyncio.gather(calling, return_exceptions=True)
-    assert "did not end in 0.5 s: the process ends without it" in program.told
+    assert "did not end within 0.5 s: the process ends anyway" in program.told
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ async def test_a_silo_that_does_not_stop_ends_with_exit_code_1(folder: Path) -> 
         program.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(25):
             assert await program.ended() == 1
-    assert "did not stop in 17.5 s, and ends without a word" in program.told
+    assert "did not stop within 17.5 s, and ends without telling" in program.told
 
 
 async def test_a_second_signal_ends_the_process_at_once(folder: Path) -> None:
@@ -328,7 +328,7 @@ async def test_an_evicted_silo_ends_with_exit_code_3(folder: Path) -> None:
         assert await table.write(dead, view.version)
         await table.aclose()
         assert await program.ended() == 3
-    assert "has ended: evicted" in program.told
+    assert "ended without a signal: evicted" in program.told
 
 
 async def test_a_program_that_starts_silos_when_it_is_imported_is_found_out(folder: Path) -> None:

@@ -57,6 +57,6 @@ def test_streams_without_a_ledger_have_no_bookie() -> None:
     streams = {"live": PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())}
     alone = Silo(grains=[], membership=MemoryMembershipTable(), streams=streams)
     with pytest.raises(
-        ConfigError, match=r"no part .* has a bookie \(none of 'live'\): .*LedgerQueues"
+        ConfigError, match=r"no part .* has a bookie \(it has 'live'\): .*LedgerQueues"
     ):
         alone.reduce_to_bookie()

@@ -147,7 +147,7 @@ def test_what_a_silo_brings_may_have_just_so_many_bytes() -> None:
 
 
 def test_a_part_that_brings_too_much_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 4000 are sent with a member's row"):
+    with pytest.raises(ConfigError, match="a member's row has room for 4000"):
         Silo(grains=[], parts={"chatty": Chatty()})
 
 
@@ -155,7 +155,7 @@ async def test_a_silo_with_a_table_of_its_own_says_so(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, "millstream.silo")
     async with Silo(grains=[], name="lonely"):
         pass
-    assert "silo lonely has a membership table of its own" in caplog.text
+    assert "silo lonely has its own membership table" in caplog.text
 
 
 ROW = MemberRow("a:1@1", Status.JOINING, "a", agreement=(("queues", "8"), ("mine", "1")))

@@ -77,7 +77,7 @@ async def test_a_grain_that_a_part_brought_gets_services_and_another_does_not() 
         name, number = await silo.grain(Brought, "a").look()
         assert (name, number > 0) == ("the desk", True)
         assert FOUND == [desk, silo.services.store("default")]
-        with pytest.raises(ConfigError, match="Given is not brought by a part"):
+        with pytest.raises(ConfigError, match="Given does not come from a part"):
             await silo.grain(Given, "a").look()
         with pytest.raises(ConfigError, match="no part named 'shop'; it has 'desk'"):
             silo.services.part("shop")
@@ -107,7 +107,7 @@ async def test_an_extension_lives_with_its_grain_and_its_name_is_one_class_s() -
         assert await note("k", 2) == "Given/k: 2"
         assert await note("k", 3) == "Given/k: 5"
         assert await silo.grain(Given, "k").notes() == 5
-        with pytest.raises(ConfigError, match=r"'notes' is .*Notes already, not .*OtherNotes"):
+        with pytest.raises(ConfigError, match=r"'notes' is already .*Notes, not .*OtherNotes"):
             desk.services.extensions.add("notes", OtherNotes)
     assert extension_of(Given(), "notes") is None and not is_grain(Given())
 

@@ -92,13 +92,13 @@ def test_a_silo_refuses_an_argument_of_another_kind_by_its_name(name: str, value
 
 @pytest.mark.parametrize("silos", [0, "2", 1.5, None, True])
 def test_a_local_cluster_starts_a_whole_number_of_silos(silos: Any) -> None:
-    with pytest.raises(ConfigError, match="start at least one"):
+    with pytest.raises(ConfigError, match="pass a whole number, at least 1"):
         LocalCluster(grains=[Desk], silos=silos)
 
 
 def test_a_local_cluster_takes_functions_that_make_parts() -> None:
     streams: Any = {"default": Part()}
-    with pytest.raises(ConfigError, match="'default' is no function that makes one per silo"):
+    with pytest.raises(ConfigError, match="'default' must be a function that makes an object"):
         LocalCluster(grains=[Desk], streams=streams)
 
 
@@ -111,12 +111,12 @@ def test_a_local_cluster_refuses_an_argument_of_another_kind_by_its_name(name: s
 
 async def test_a_local_cluster_starts_no_silo_that_nobody_would_stop() -> None:
     cluster, table = LocalCluster(grains=[Desk]), MemoryMembershipTable()
-    with pytest.raises(NotInCluster, match="not started, or has ended"):
+    with pytest.raises(NotInCluster, match="not started, or has stopped"):
         await cluster.start_silo()
     async with LocalCluster(grains=[Desk], membership=table) as cluster:
         await cluster.start_silo()
     version = table.view().version
-    with pytest.raises(NotInCluster, match="not started, or has ended"):
+    with pytest.raises(NotInCluster, match="not started, or has stopped"):
         await cluster.start_silo()
     assert table.view().version == version
 
@@ -125,7 +125,7 @@ async def test_a_silo_that_starts_while_its_local_cluster_ends_is_stopped() -> N
     async with LocalCluster(grains=[Desk]) as cluster:
         starting = asyncio.ensure_future(cluster.start_silo())
         await asyncio.sleep(0)
-    with pytest.raises(NotInCluster, match="not started, or has ended"):
+    with pytest.raises(NotInCluster, match="not started, or has stopped"):
         await starting
     assert len(cluster.silos) == 1
 
@@ -185,7 +185,7 @@ class Archived(Grain):
 async def test_a_store_that_a_state_names_and_the_silo_has_not_is_refused_at_the_start() -> None:
     table = MemoryMembershipTable()
     silo = Silo(grains=[Archived], membership=table)
-    text = r"Archived\.count is kept in store 'archive'.* this silo has 'default': give it Silo\(s"
+    text = r"Archived\.count needs store 'archive'; this silo has 'default': pass Silo\(s"
     with pytest.raises(ConfigError, match=text):
         await silo.start()
     assert table.view().rows == ()

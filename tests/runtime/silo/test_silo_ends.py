@@ -160,7 +160,7 @@ async def test_a_silo_is_started_once(ended: bool) -> None:
     await silo.start()
     if ended:
         await silo.stop()
-    with pytest.raises(ConfigError, match="was started before"):
+    with pytest.raises(ConfigError, match="was already started"):
         await silo.start()
     await silo.stop()
     assert [row.status for row in table.view().rows] == [Status.DEAD]

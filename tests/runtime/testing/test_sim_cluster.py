@@ -97,7 +97,7 @@ def test_a_silo_that_is_wrong_by_itself_fails_the_run_with_what_is_wrong() -> No
         async with SimCluster(simulation, silos=1, grains=[Counter]):
             raise AssertionError("it started")
 
-    with pytest.raises(SimulationFailed, match="Counter.total is kept in store 'more'"):
+    with pytest.raises(SimulationFailed, match="Counter.total needs store 'more'"):
         run(driver, seed=1)
 
 

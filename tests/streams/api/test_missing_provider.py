@@ -31,8 +31,8 @@ def streams() -> PersistentStreams:
 def test_a_marked_handler_without_its_provider_is_refused_and_both_sides_are_named() -> None:
     table = MemoryMembershipTable()
     match = (
-        r"Desk\.on_order: `@subscribe\(StreamNamespace\('orders'\)\)` needs 'fast', and this silo "
-        r"was given 'default': write Silo\(streams={'fast': \.\.\.}\)"
+        r"Desk\.on_order: `@subscribe\(StreamNamespace\('orders'\)\)` needs part 'fast', and this "
+        r"silo has 'default': pass Silo\(streams={'fast': \.\.\.}\)"
     )
     with pytest.raises(ConfigError, match=match):
         Silo(grains=[Desk], membership=table, streams={"default": streams()})

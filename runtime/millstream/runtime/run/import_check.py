@@ -32,7 +32,7 @@ def refuse_while_importing(what: str) -> None:
     if _importing:
         module = _importing[-1].partition(":")[0]
         raise ConfigError(
-            f"importing {module!r} starts {what}, in a process that imports it only to call"
-            f" {_importing[-1]}: put what the program does under"
-            ' `if __name__ == "__main__":` in that module'
+            f"importing {module!r} starts {what}, but this process imports it only to call"
+            f" {_importing[-1]}: in that module, move the code of the program under"
+            ' `if __name__ == "__main__":`'
         )

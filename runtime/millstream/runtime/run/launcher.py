@@ -88,7 +88,9 @@ class SiloProcess:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         if self._process is not None:
-            raise ClusterError(f"silo process {self.pid} was started already; make another one")
+            raise ClusterError(
+                f"silo process {self.pid} was already started: make another SiloProcess"
+            )
         refuse_while_importing("a silo process")
         childs_end, self._pipe = os.pipe()
         try:
@@ -123,7 +125,7 @@ class SiloProcess:
                 line = await self._process.stdout.readline()
         except TimeoutError:
             raise ClusterError(
-                f"a silo process is not active after {START_S:g} s (see {self._log})"
+                f"a silo process was not active within {START_S:g} s (see {self._log})"
             ) from None
         if not line:
             last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -151,7 +153,7 @@ class SiloProcess:
             async with asyncio.timeout(STOP_S):
                 await process.wait()
         except TimeoutError:
-            log.warning("silo process %d did not stop in %g s: killed", self.pid, STOP_S)
+            log.warning("silo process %d did not stop within %g s: killed", self.pid, STOP_S)
         finally:
             await self.kill()  # also if this call is cancelled
 

@@ -83,7 +83,7 @@ class LocalCluster:
         transport: Transport | None = None,
     ) -> None:
         if isinstance(silos, bool) or not isinstance(silos, int) or silos < 1:
-            raise ConfigError(f"LocalCluster(silos={silos!r}): start at least one, a whole number")
+            raise ConfigError(f"LocalCluster(silos={silos!r}): pass a whole number, at least 1")
         makers = makers_of("LocalCluster", streams=streams, parts=parts)
         self._count = silos
         self._cluster = cluster
@@ -162,7 +162,7 @@ class LocalCluster:
     def _check_open(self) -> None:
         if not self._is_open:
             raise NotInCluster(
-                "this cluster is not started, or has ended: start silos within "
+                "this cluster is not started, or has stopped: start silos inside "
                 "`async with LocalCluster(...)`"
             )
 

@@ -91,21 +91,26 @@ def read_stores(text: str) -> dict[str, str]:
 def read_switch(text: str) -> bool:
     """Read `yes` or `no`. Raises ConfigError for any other text."""
     if text not in ("yes", "no"):
-        raise ConfigError(f"{text!r} is neither yes nor no")
+        raise ConfigError(f"{text!r} is not valid: write yes or no")
     return text == "yes"
 
 
 RUN_OPTIONS = (
-    RunOption("name", "name", str, "for people and balancers"),
-    RunOption("listen", "address", read_address, "host:port; port 0 takes a free one"),
-    RunOption("advertise", "advertise", read_address, "host:port that others connect to"),
-    RunOption("insecure", "insecure", read_switch, "listen elsewhere than on loopback", True),
-    RunOption("cluster", "cluster", str, "the cluster's name"),
-    RunOption("membership", "membership", read_membership, "the table, as sqlite:DIRECTORY"),
+    RunOption("name", "name", str, "the name of the silo, for people and balancers"),
     RunOption(
-        "store", "stores", read_stores, "state, as sqlite:DIRECTORY or NAME=sqlite:DIRECTORY,..."
+        "listen", "address", read_address, "host:port to listen on; port 0 chooses a free port"
     ),
-    RunOption("bookie", BOOKIE, read_switch, "run nothing but the silo's bookie", True),
+    RunOption("advertise", "advertise", read_address, "host:port that other processes connect to"),
+    RunOption("insecure", "insecure", read_switch, "allow other addresses than loopback", True),
+    RunOption("cluster", "cluster", str, "the name of the cluster"),
+    RunOption("membership", "membership", read_membership, "membership table, as sqlite:DIRECTORY"),
+    RunOption(
+        "store",
+        "stores",
+        read_stores,
+        "state store, as sqlite:DIRECTORY, or several as NAME=sqlite:DIRECTORY,...",
+    ),
+    RunOption("bookie", BOOKIE, read_switch, "run only the silo's bookie", True),
 )
 """The options of `millstream run`."""
 

@@ -116,7 +116,7 @@ async def _wait_end(silo: Silo) -> int:
     reason = await silo.wait_stopped()
     log.log(
         logging.INFO if reason is StopReason.STOPPED else logging.ERROR,
-        "%s has ended: %s",
+        "%s ended without a signal: %s",
         silo.address,
         reason.value,
     )
@@ -129,7 +129,7 @@ async def _stop(silo: Silo) -> int:
         async with asyncio.timeout(STOP_S - KILL_S):
             await silo.stop()
     except TimeoutError:
-        text = "%s did not stop in %g s, and ends without a word"
+        text = "%s did not stop within %g s, and ends without telling the other silos"
         log.error(text, silo.address, STOP_S - KILL_S)
         await asyncio.wait([asyncio.ensure_future(silo.kill())], timeout=KILL_S)
         return FAILED
@@ -157,7 +157,7 @@ def _signals(asked: asyncio.Event) -> Iterator[None]:
 
     def first(came: signal.Signals) -> None:
         asked.set()
-        log.info("%s came: the silo stops", came.name)
+        log.info("received %s: the silo stops", came.name)
         for number in numbers:
             loop.remove_signal_handler(number)
             is_fatal = number in (signal.SIGTERM, signal.SIGINT)

@@ -46,7 +46,7 @@ def run_to_end(program: Coroutine[Any, Any, int]) -> int:
 
 def end_process() -> None:
     """End this process at once, after flushing its log and its output."""
-    text = "a task or a thread of the program did not end in %g s: the process ends without it"
+    text = "a task or a thread of the program did not end within %g s: the process ends anyway"
     log.error(text, LEFT_S)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -30,16 +30,16 @@ def load_target(text: str) -> Factory:
     """
     module_name, colon, name = text.partition(":")
     if not (colon and name and all(part.isidentifier() for part in module_name.split("."))):
-        raise ConfigError(f"{text!r} names no function: write package.module:function")
+        raise ConfigError(f"{text!r} is not the name of a function: write package.module:function")
     found: Any = _import(module_name, text)
     for part in name.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{text!r}: module {module_name!r} has no {name!r}{_offer(found)}")
         found = getattr(found, part)
     if isinstance(found, Silo):
-        raise ConfigError(f"{text!r} is a Silo: name a function that makes one")
+        raise ConfigError(f"{text!r} is a Silo: name a function that returns a Silo")
     if not callable(found):
-        raise ConfigError(f"{text!r} is {type(found).__name__}, not a function that makes a Silo")
+        raise ConfigError(f"{text!r} is {type(found).__name__}, not a function that returns a Silo")
     factory: Factory = found
     return factory
 
@@ -54,7 +54,7 @@ def _import(name: str, text: str) -> Any:
                 raise
             raise ConfigError(
                 f"{text!r}: no module {error.name!r} in {os.getcwd()}"
-                " or on PYTHONPATH: start in its directory, or set PYTHONPATH"
+                " or on PYTHONPATH: run the command in the module's directory, or set PYTHONPATH"
             ) from None
 
 

@@ -38,8 +38,8 @@ def agreement_of(
     size = sum(len(what.encode()) + len(text.encode()) for what, text in found.items())
     if size > AGREEMENT_BYTES_MAX:
         raise ConfigError(
-            f"what this silo's parts must agree on has {size} bytes, at most "
-            f"{AGREEMENT_BYTES_MAX} are sent with a member's row: bring digests"
+            f"the settings that all silos must have alike take {size} bytes, and a member's row "
+            f"has room for {AGREEMENT_BYTES_MAX}: return digests from SiloPart.agreement"
         )
     return tuple(sorted(found.items()))
 
@@ -81,6 +81,6 @@ def check_stores(table: object, stores: Mapping[str, StateStore]) -> None:
             raise ConfigError(
                 f"the membership table ({type(table).__qualname__}) is shared with other "
                 f"processes, and store {name!r} ({type(store).__qualname__}) is in the memory of "
-                f"this one: give Silo(stores={{{name!r}: 'sqlite:directory'}}), or say "
-                "MemoryStateStore(private=True) where each silo may have a store of its own"
+                f"this process: pass Silo(stores={{{name!r}: 'sqlite:directory'}}), or, if each "
+                "silo may have its own store, MemoryStateStore(private=True)"
             )

@@ -55,9 +55,9 @@ def check_stores_of_grains(grains: Iterable[type[Grain]], stores: Mapping[str, o
         for name, field in grain_type.states.items():
             if field.store not in stores:
                 raise ConfigError(
-                    f"{grain_type.name}.{name} is kept in store {field.store!r}, and no store is"
-                    f" named so; this silo has {', '.join(map(repr, stores)) or 'none'}: give it"
-                    f" Silo(stores={{{field.store!r}: ...}}), or name another in state(store=...)"
+                    f"state {grain_type.name}.{name} needs store {field.store!r}; this silo has "
+                    f"{', '.join(map(repr, stores)) or 'none'}: pass "
+                    f"Silo(stores={{{field.store!r}: ...}}), or name another in state(store=...)"
                 )
 
 
@@ -102,7 +102,9 @@ def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
     for makers in found.values():
         for name, make in makers.items():
             if not callable(make):
-                raise ConfigError(f"{of}: {name!r} is no function that makes one per silo")
+                raise ConfigError(
+                    f"{of}: {name!r} must be a function that makes an object for each silo"
+                )
     return found
 
 
@@ -127,7 +129,9 @@ def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
     found = _by_name("stores", stores, of)
     for name, store in found.items():
         if not (isinstance(store, str) or _has(store, STORE_METHODS)):
-            raise _refuse("stores", {name: store}, "a StateStore each, or name:argument", of)
+            raise _refuse(
+                "stores", {name: store}, "a StateStore, or name:argument, for each name", of
+            )
     return found
 
 
@@ -149,6 +153,6 @@ def _by_name(option: str, given: object, of: str = "Silo") -> Mapping[str, Any]:
         raise _refuse(option, given, 'a dict by name, such as {"default": ...}', of)
     for name in given:
         if not isinstance(name, str) or not name or "/" in name or not is_text(name):
-            text = "a dict by name; a name is text without `/`, not empty"
+            text = "a dict by name; a name is a str without `/`, and not empty"
             raise _refuse(option, name, text, of)
     return given

@@ -188,7 +188,7 @@ class SiloAssembly:
 
     def why_ended(self) -> str:
         """Return the error text for callers once this silo has ended."""
-        return f"silo {self.address} was stopped or evicted: use one that runs, or start another"
+        return f"silo {self.address} was stopped or evicted: use a running silo, or start another"
 
     def spawn(self, coro: Any) -> asyncio.Task[Any]:
         """Start a background task of the silo. Its failure is logged."""
@@ -201,7 +201,7 @@ class SiloAssembly:
         found = self._stores.get(name)
         if found is None:
             raise ConfigError(
-                f"no store is named {name!r}; this silo has {', '.join(self._stores) or 'none'}"
+                f"this silo has no store named {name!r}; it has {', '.join(self._stores) or 'none'}"
             )
         return found
 
@@ -211,8 +211,8 @@ class SiloAssembly:
         if found is None:
             known = ", ".join(map(repr, self.parts)) or "none"
             raise ConfigError(
-                f"this silo has no part named {name!r}; it has {known}: give it "
-                f"Silo(streams={{{name!r}: ...}}), or `parts=` for what is no stream provider"
+                f"this silo has no part named {name!r}; it has {known}: pass "
+                f"Silo(streams={{{name!r}: ...}}), or `parts=` for a part of another kind"
             )
         return found
 

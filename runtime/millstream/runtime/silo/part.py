@@ -114,8 +114,8 @@ def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
                 if mark.part and mark.part not in parts:
                     known = ", ".join(map(repr, parts)) or "none"
                     raise ConfigError(
-                        f"{grain_type.name}.{method}: {mark} needs {mark.part!r}, and this silo "
-                        f"was given {known}: write Silo(streams={{{mark.part!r}: ...}})"
+                        f"{grain_type.name}.{method}: {mark} needs part {mark.part!r}, and this "
+                        f"silo has {known}: pass Silo(streams={{{mark.part!r}: ...}})"
                     )
 
 
@@ -123,15 +123,15 @@ def bookies_of(parts: Mapping[str, SiloPart], is_alone: bool) -> dict[str, SiloP
     """Return the parts that have a bookie. Raises ConfigError if there are none."""
     found = {name: part for name, part in parts.items() if part.has_bookie()}
     if not found:
-        known = f"none of {', '.join(map(repr, parts))}" if parts else "there is no part"
+        known = f"it has {', '.join(map(repr, parts))}" if parts else "it has no parts"
         raise ConfigError(
-            f"no part of this silo has a bookie ({known}): give it a stream provider with "
+            f"no part of this silo has a bookie ({known}): pass a stream provider with "
             "LedgerQueues, Silo(streams={...})"
         )
     if is_alone:
         raise ConfigError(
-            "this silo has a membership table of its own, so nobody could find its bookie: give "
-            "all silos one table, Silo(membership='sqlite:directory')"
+            "this silo has its own membership table, so no other silo can find its bookie: pass "
+            "the same table to all silos, Silo(membership='sqlite:directory')"
         )
     return found
 
@@ -148,7 +148,7 @@ def check_part(name: str, part: Any) -> None:
     if wrong:
         raise ConfigError(
             f"part {name!r}: {type(part).__name__} is not a SiloPart: {'; '.join(wrong)}; derive "
-            "from millstream.runtime.extending.SiloPart to inherit stages that do nothing"
+            "it from millstream.runtime.extending.SiloPart to inherit stages that do nothing"
         )
 
 

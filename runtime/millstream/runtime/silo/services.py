@@ -176,7 +176,7 @@ class Extensions:
         known = self._added.setdefault(name, cls)
         if known is not cls:
             raise ConfigError(
-                f"extension {name!r} is {public_name(known)} already, not {public_name(cls)}: "
+                f"extension {name!r} is already {public_name(known)}, not {public_name(cls)}: "
                 "give one of them another name"
             )
         self._silo.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
@@ -431,7 +431,7 @@ def services_of(grain: Grain, /) -> GrainServices:
     services = None if activation is None else _of_runtime.get(id(activation.runtime))
     if services is None or not services.has_brought(type(grain)):
         raise ConfigError(
-            f"{type(grain).__name__} is not brought by a part of its silo (SiloPart.grains), so it "
-            "gets no services: use self.grain, self.stream and state fields"
+            f"{type(grain).__name__} does not come from a part of its silo (SiloPart.grains), so "
+            "it has no services: use self.grain, self.stream and state fields"
         )
     return GrainServices(services, activation)

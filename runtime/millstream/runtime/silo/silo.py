@@ -309,7 +309,7 @@ class Silo:
                 started.
         """
         if self._listeners or self._killing is not None:
-            raise ConfigError("this silo was started before: make another one")
+            raise ConfigError("this silo was already started: make another Silo")
         self._parts = bookies_of(self._parts, self._is_alone)
         self._grains, self._bringing, self._can_own_queues = [], {}, False
 
@@ -351,7 +351,7 @@ class Silo:
             StorageUnavailable: The membership table did not answer.
         """
         if self._listeners or self._killing is not None:
-            raise ConfigError("this silo was started before: make another one")
+            raise ConfigError("this silo was already started: make another Silo")
         check_stores_of_grains(self._all_grains(), self._stores)
         try:
             await self._join()
@@ -370,8 +370,10 @@ class Silo:
         facts = (name, address, self._cluster, version(), grains, parts)
         log.info(text, *facts, extra={"silo": address})
         if self._is_alone:
-            text = "silo %s has a membership table of its own: no other silo can find it, also none"
-            text += " of the same name and cluster; to share one, Silo(membership='sqlite:dir')"
+            text = (
+                "silo %s has its own membership table: no other silo can find it, not even one of"
+            )
+            text += " the same cluster name; to share a table, pass Silo(membership='sqlite:dir')"
             log.info(text, name, extra={"silo": address})
 
     async def _join(self) -> None:
@@ -551,9 +553,9 @@ class Silo:
         try:
             await step
         except MillstreamError as error:
-            log.warning("%s: while stopping: %s", self._listen_at, error)
+            log.warning("%s: a step of the shutdown failed: %s", self._listen_at, error)
         except Exception:
-            log.exception("%s: while stopping", self._listen_at)
+            log.exception("%s: a step of the shutdown failed", self._listen_at)
 
     def _on_evicted(self, reason: str) -> None:
         log.error("%s was evicted and stops: %s", self.address, reason)

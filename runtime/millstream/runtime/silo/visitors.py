@@ -68,8 +68,8 @@ class Visitors:
     def _refuse(self, peer: Peer) -> None:
         """Close a connection because there are too many, and log it."""
         limit = self._end.options.connections_max
-        self._refused.note(f"connections_max is {limit}: {peer.where} was refused")
-        peer.close("there are too many connections (connections_max)")
+        self._refused.note(f"refused a connection of {peer.where}: connections_max is {limit}")
+        peer.close("too many connections (connections_max)")
 
     def on_greeted(self, peer: Peer, /) -> None:
         """Register a client if there is room, and send a goodbye if this silo takes no calls of the
@@ -104,7 +104,9 @@ class Visitors:
 
     def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         """Refuse a list of gateways: a silo uses its membership table only. Raises FrameError."""
-        raise FrameError("it tells a silo of gateways, and only a silo may tell that to a client")
+        raise FrameError(
+            "the peer sent a list of gateways to a silo; only a silo may send it, to a client"
+        )
 
     def has_left(self, silo: str) -> bool:
         """Return whether a silo is stopping, so that it takes no new calls."""
@@ -147,4 +149,4 @@ class Visitors:
         """Close the connections that others opened."""
         self._news.close()
         for peer in list(self.inbound):
-            peer.close("the silo stops")
+            peer.close("the silo is stopping")
