@@ -108,4 +108,4 @@ async def test_neither_a_grain_nor_its_key_writes_lines_of_its_own(written: io.S
     heads = [line for line in lines_of(written) if not line.startswith(("  ", "Traceback"))]
     assert all(line.startswith("millstream.") for line in heads)
     (line,) = [line for line in heads if "one-way" in line]
-    assert "one-way ForgedDesk/ano\\n2026" in line and line.endswith(".note failed")
+    assert "one-way call ForgedDesk/ano\\n2026" in line and line.endswith(".note failed")

@@ -119,7 +119,7 @@ async def test_calls_that_wait_for_one_activation_are_bounded_in_bytes() -> None
         (error, *others) = refused(results)
         assert len(others) == 6 and results[:3] == [30 * KB] * 3
         assert (error.limit_name, error.limit) == ("waiting_bytes_max", 100 * KB)
-        assert "Desk/a: 9" in str(error) and "bytes of calls wait, and 3" in str(error)
+        assert "Desk/a: 9" in str(error) and "bytes of calls wait, no room for 3" in str(error)
         assert used(silo) == 0
         assert await ref.put(bytes(300 * KB)) == 300 * KB
 
@@ -230,7 +230,7 @@ async def test_local_calls_hold_their_encoded_arguments_while_their_grain_is_loo
             results = await asyncio.gather(*calls, return_exceptions=True)
             assert results[:3] == [30 * KB] * 3
             assert [error.limit_name for error in refused(results)] == ["waiting_bytes_max"] * 2
-            assert "is not found yet" in str(results[4])
+            assert "is not located yet" in str(results[4])
         assert used(cluster.silos[0]) == 0
 
 

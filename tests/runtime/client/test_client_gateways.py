@@ -218,7 +218,7 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
         return silo, client, desk
 
     async def used(client: Client, desk: Desk) -> None:
-        with pytest.raises(NotInCluster, match="another event loop than the one that runs here"):
+        with pytest.raises(NotInCluster, match="another event loop than the running one"):
             client.grain(Desk, "a")
         # from 3.12 on, a call does not check the loop of the running task
         if sys.version_info < (3, 12):

@@ -140,7 +140,7 @@ def test_a_client_refuses_an_argument_of_another_kind(name: str) -> None:
 @pytest.mark.parametrize("namespace", [5, None, "arrivals"])
 async def test_a_stream_needs_a_namespace(namespace: Any) -> None:
     async with Silo(grains=[Desk]) as silo:
-        with pytest.raises(TypeError, match=r"stream\(.*the first argument is a namespace"):
+        with pytest.raises(TypeError, match=r"stream\(.*the first argument must be a namespace"):
             silo.stream(namespace, "a")
 
 

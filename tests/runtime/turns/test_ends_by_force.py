@@ -129,7 +129,7 @@ async def test_an_interleaving_turn_that_is_ended_gives_its_task_back() -> None:
         await until(lambda: LOG == ["+i"])
         await silo.stop()
         text, cancelling = await running
-        assert "Plain/a" in text and "did not wait any longer" in text
+        assert "Plain/a" in text and "no longer waits for calls" in text
         assert cancelling == 0
 
 

@@ -260,7 +260,7 @@ async def test_a_task_that_swallows_its_cancellation_does_not_keep_its_grain_fro
         await ref.stays()
         await ref.leave()
         assert await with_options(ref, timeout=5).ok() == "ok"
-    assert "Careless/a: 1 of its tasks did not end in 0.05 s" in caplog.text
+    assert "Careless/a: 1 of its tasks did not end within 0.05 s" in caplog.text
     GATES["over"].set()
     await TASKS[-1]
 
@@ -269,10 +269,10 @@ async def test_a_task_that_calls_sys_exit_ends_alone(caplog: pytest.LogCaptureFi
     async with Silo(grains=[Careless]) as silo:
         ref = silo.grain(Careless, "a")
         await ref.exits()
-        with pytest.raises(GrainError, match="SystemExit: Careless/a: a task of it: 4"):
+        with pytest.raises(GrainError, match="SystemExit: Careless/a: a task of the activation: 4"):
             await TASKS[-1]
         assert await ref.ok() == "ok"
-    assert "Careless/a: a task of it raised SystemExit(4)" in caplog.text
+    assert "Careless/a: a task of the activation raised SystemExit(4)" in caplog.text
 
 
 @pytest.mark.filterwarnings("error")

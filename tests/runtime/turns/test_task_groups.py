@@ -410,7 +410,7 @@ async def test_a_method_whose_own_task_was_cancelled_fails_as_itself(cluster: Lo
     try:
         for where in ("local", "silo", "client"):
             for door in DOORS.values():
-                with pytest.raises(GrainError, match="awaited something that was cancelled"):
+                with pytest.raises(GrainError, match="awaited a cancelled task or future"):
                     await door(worker(cluster, where), "cancelled")
     finally:
         del BODIES["cancelled"]

@@ -239,7 +239,7 @@ async def test_a_one_way_call_that_waited_too_long_is_told_in_the_log(
         await spin()
         await desk.note()
         await until(lambda: "did not run" in caplog.text)
-        assert "one-way Desk/a.note did not run: Desk/a: Desk.note" in caplog.text
+        assert "one-way call Desk/a.note did not run: Desk/a: Desk.note" in caplog.text
         assert "waited for Desk/a, which runs Desk.stay" in caplog.text
         GATE.set()
         await staying

@@ -154,8 +154,8 @@ class Arrivals:
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None and not peer.is_silo and self._is_settling():
             raise Rejected(
-                f"{self._silo} has no system target {show_text(call.kind)} at the moment; silos of "
-                "the cluster are starting that may have it: try again"
+                f"{self._silo} has no system target {show_text(call.kind)} at the moment; silos "
+                "that are starting may have it: try again"
             )
         if target is None or spec is None:
             raise NotHosted(self._explain(call, target))
@@ -180,7 +180,7 @@ class Arrivals:
         names = self._targets.names()
         alike = [other for other in names if other.partition("/")[0] == kind]
         return (
-            f"{self._silo} has no system target {name} (asked to {call.method}); "
+            f"{self._silo} has no system target {name} (for method {call.method}); "
             f"it has: {', '.join(alike or names)}"
         )
 

@@ -150,7 +150,7 @@ class InboundCall:
 
     def fail(self, error: BaseException) -> None:
         if self.call.id == 0:
-            log.error("one-way %s.%s did not run: %s", self.name, self.call.method, error)
+            log.error("one-way call %s.%s did not run: %s", self.name, self.call.method, error)
         else:
             self._answer(self._failure(error))
         self.close()
@@ -206,7 +206,7 @@ class InboundCall:
         if self.request.stop_reason and not self.request.expired:
             self.close()
         elif self.call.id == 0:
-            log.error("one-way %s.%s failed", self.name, self.call.method, exc_info=error)
+            log.error("one-way call %s.%s failed", self.name, self.call.method, exc_info=error)
         else:
             self._answer(self._failure(answerable(error)))
 
@@ -324,7 +324,9 @@ class Callee(RunnerTasks[InboundCall]):
         call.hops += 1
         name = show_text(f"{call.kind}/{call.key}.{call.method}")
         if call.hops > self._turns.options.redirects_max:
-            log.error("one-way %s gave up after %d hops (redirects_max)", name, call.hops)
+            log.error(
+                "one-way call %s was dropped after %d redirects (redirects_max)", name, call.hops
+            )
             return
         try:
             destination = await self._locator.wait(kind, call.key, 0.0, size_of(call))
@@ -333,7 +335,7 @@ class Callee(RunnerTasks[InboundCall]):
             else:
                 destination.writer.send_one_way(call)
         except MillstreamError as error:
-            log.error("one-way %s was not sent on: %s", name, error)
+            log.error("one-way call %s was not forwarded: %s", name, error)
 
     # -- running
 

@@ -258,7 +258,7 @@ class Caller:
             return await asyncio.shield(inner)
         except asyncio.CancelledError:
             if inner.cancelled() and self._turns.ended:
-                text = f"{spec.label} ended with its silo: {self._turns.ended}"
+                text = f"{spec.label} ended because its silo stopped: {self._turns.ended}"
                 raise SiloUnavailable(text) from None
             raise
         finally:
@@ -318,8 +318,8 @@ class Caller:
         finally:
             body, wait = b"", None  # a stored error keeps its frames and their variables
         raise Rejected(
-            f"{kind.name}/{key}: {spec.label} was sent on {options.redirects_max} times "
-            "(redirects_max) without finding the grain"
+            f"{kind.name}/{key}: {spec.label} was redirected {options.redirects_max} times "
+            "(redirects_max) without reaching the grain"
         )
 
     async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, size_bytes: int) -> bool:

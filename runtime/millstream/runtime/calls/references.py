@@ -194,7 +194,9 @@ class References:
         made = self._views.get((name, cls))
         if made is None:
             if len(self._views) >= VIEWS_MAX:
-                raise TypeError(f"{show_text(name)}: VIEWS_MAX is {VIEWS_MAX}")
+                raise TypeError(
+                    f"{show_text(name)}: too many views of grains: VIEWS_MAX is {VIEWS_MAX}"
+                )
             made = self._views[name, cls] = self._make(cls, False, name)
         reference: C = made(key)
         return reference
@@ -224,9 +226,8 @@ class References:
             opened = namespace.open
         except AttributeError:
             raise TypeError(
-                f"stream({show_text(repr(namespace))}, ...): the first argument is a namespace, "
-                "such "
-                'as StreamNamespace("arrivals", Item)'
+                f"stream({show_text(repr(namespace))}, ...): the first argument must be a "
+                'namespace, such as StreamNamespace("arrivals", Item)'
             ) from None
         return opened(self, key)
 

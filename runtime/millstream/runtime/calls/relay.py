@@ -101,7 +101,8 @@ class Relay:
                 return
             ttl_s = self._deadline - self._turns.loop.time()
             if self._call.ttl_s > 0 and ttl_s <= 0:
-                raise CallTimeout(f"{self._call.kind}/{self._call.key}: no time was left")
+                name = f"{self._call.kind}/{self._call.key}"
+                raise CallTimeout(f"{name}: the deadline passed before the call was forwarded")
             sent = msgspec.structs.replace(self._call, ttl_s=max(ttl_s, 0.0))
             if self._client_id:
                 self._hold()

@@ -92,7 +92,7 @@ class Remote:
             options = self._turns.options
             limit_s = request.timeout_s or request.spec.timeout_s or options.call_timeout_s
             raise CallTimeout(
-                f"{name}/{key}: {request.spec.label}: no time was left to send it "
+                f"{name}/{key}: {request.spec.label}: the deadline passed before the call was sent "
                 f"(timeout {limit_s:g} s)"
             )
         is_hop, spec = request.same_task, request.spec

@@ -111,7 +111,7 @@ class Searches:
         """
         search = self._searches.get((kind.name, key))
         waiting, held_bytes = (0, 0) if search is None else (len(search.waiters), search.held_bytes)
-        what, limit = f"{kind.name}/{key} is not found yet", self._turns.options.waiting_calls_max
+        what, limit = f"{kind.name}/{key} is not located yet", self._turns.options.waiting_calls_max
         if waiting >= limit:
             raise Overloaded(what, "waiting_calls_max", limit)
         self._turns.waiting_bytes.take(what, size_bytes, held_bytes)

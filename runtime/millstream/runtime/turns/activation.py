@@ -156,7 +156,7 @@ class Activation(TurnRule):
     def check_running(self) -> None:
         """Raise NotInCluster if the activation or its silo has ended."""
         if self.is_gone:
-            raise NotInCluster(f"{self}: the activation has ended, its state writes no more")
+            raise NotInCluster(f"{self}: the activation has ended, so its state cannot be written")
         self.owner.check_running()
 
     def keep_alive(self, seconds: float, /) -> None:
@@ -164,7 +164,7 @@ class Activation(TurnRule):
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or math.isnan(seconds):
             raise TypeError(
-                f"{self}: keep_alive({show_text(repr(seconds))}): write seconds, a number"
+                f"{self}: keep_alive({show_text(repr(seconds))}): pass a number of seconds"
             )
         self.ensure_mailbox().keep_until = asyncio.get_running_loop().time() + seconds
 
@@ -180,7 +180,7 @@ class Activation(TurnRule):
         """Start a task that is cancelled when the activation ends."""
         if self.is_gone:
             coro.close()
-            raise NotInCluster(f"{self}: no task can start, the activation has ended")
+            raise NotInCluster(f"{self}: the activation has ended, so no task can start")
         if not asyncio.iscoroutine(coro):
             raise TypeError(f"create_task({coro!r}) needs a coroutine")
         task = asyncio.get_running_loop().create_task(contain(coro, self))
@@ -194,5 +194,5 @@ async def contain(coro: Coroutine[Any, Any, T], activation: Activation) -> T:
     try:
         return await coro
     except SystemExit as error:  # it would end the event loop, and with it the silo
-        log.error("%s: a task of it raised SystemExit(%s)", activation, error)
-        raise GrainError("SystemExit", f"{activation}: a task of it: {error}") from None
+        log.error("%s: a task of the activation raised SystemExit(%s)", activation, error)
+        raise GrainError("SystemExit", f"{activation}: a task of the activation: {error}") from None

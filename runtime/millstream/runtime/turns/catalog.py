@@ -345,7 +345,7 @@ class Catalog:
         try:
             seconds = self._turns.options.deactivation_timeout_s
             if left := await box.end_tasks(seconds):
-                log.error("%s: %d of its tasks did not end in %g s", activation, left, seconds)
+                log.error("%s: %d of its tasks did not end within %g s", activation, left, seconds)
             if activation.kind.has_deactivate_hook:
                 await self._run_hook(
                     activation,
@@ -399,7 +399,7 @@ class Catalog:
         """Cancel the turns that did not end, and fail the requests that wait."""
         if not self.count:
             return
-        reason = f"{self._silo} stopped and did not wait any longer"
+        reason = f"{self._silo} stopped and no longer waits for calls"
         for activation in self.all():
             for request in activation.turns():
                 request.expired, request.is_forced, request.stop_reason = True, True, reason
@@ -424,7 +424,7 @@ def start_error(activation: Activation, error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
-        text = f"{activation}: what starts the grain awaited something that was cancelled"
+        text = f"{activation}: the start of the grain awaited a cancelled task or future"
         return GrainError("asyncio.CancelledError", text)
     return GrainError(type(error).__name__, f"{activation}: the grain could not start: {error}")
 

@@ -78,11 +78,12 @@ class WaitingBytes:
             beside_bytes: the bytes that already wait there.
         """
         if size_bytes and beside_bytes and beside_bytes + size_bytes > self._each_max:
-            fact = f"{what}: {beside_bytes} bytes of calls wait, and {size_bytes} more would"
+            fact = f"{what}: {beside_bytes} bytes of calls wait, no room for {size_bytes} more"
             raise Overloaded(fact, "waiting_bytes_max", self._each_max)
         if size_bytes and self.used and self.used + size_bytes > self._all_max:
-            fact = f"{what}: {self.used} bytes of calls wait in this process, and {size_bytes} more"
-            raise Overloaded(f"{fact} would", "silo_waiting_bytes_max", self._all_max)
+            fact = f"{what}: {self.used} bytes of calls wait in this process"
+            fact = f"{fact}, no room for {size_bytes} more"
+            raise Overloaded(fact, "silo_waiting_bytes_max", self._all_max)
         self.used += size_bytes
 
     def give_back(self, size_bytes: int) -> None:

@@ -139,8 +139,8 @@ class ElsewhereTask:
 def other_loop(whose: str) -> str:
     """Return the error text for a call from an event loop that is not the callee's own."""
     return (
-        f"{whose} was started in another event loop than the one that runs here: start one in each"
-        " loop, or hand the call over with asyncio.run_coroutine_threadsafe"
+        f"{whose} was started in another event loop than the running one: start one in each loop,"
+        " or pass the call to its loop with asyncio.run_coroutine_threadsafe"
     )
 
 

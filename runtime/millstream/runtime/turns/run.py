@@ -75,7 +75,8 @@ class Turns:
         self.waiting_bytes = WaitingBytes(options.waiting_bytes_max, options.silo_waiting_bytes_max)
         self.find_task: Callable[[], Any] = find_task(loop)
         self.extensions: dict[str, Callable[[Activation], Any]] = {}
-        self.ended = "it was not started"  # the reason why no turn runs; empty while turns run
+        # the reason why no turn runs; empty while turns run
+        self.ended = "the silo or client was not started"
 
     def check_running(self) -> None:
         """Raise NotInCluster unless the process has started and not stopped."""
@@ -321,7 +322,7 @@ async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) ->
 def own_cancellation(request: Request) -> GrainError:
     """Return the error of a call whose method itself raised CancelledError."""
     place = f"{turn_name(request)}: {request.spec.label}"
-    return GrainError("asyncio.CancelledError", f"{place} awaited something that was cancelled")
+    return GrainError("asyncio.CancelledError", f"{place} awaited a cancelled task or future")
 
 
 def make_stopped_error(request: Request) -> SiloUnavailable:
