@@ -252,7 +252,7 @@ def test_isolate_gives_what_the_wire_gives(hint: Any, value: Any) -> None:
 
 REFUSED: list[tuple[Any, str]] = [
     (object, "`object` has no encoding"),
-    (pathlib.Path, r"`Path` has no encoding; admit it by `register_type\(Path"),
+    (pathlib.Path, r"`Path` has no encoding; register it with `register_type\(Path"),
     (ipaddress.IPv4Address, "`IPv4Address` has no encoding"),
     (complex, "`complex` has no encoding"),
     (Fraction, "`Fraction` has no encoding"),
@@ -264,7 +264,7 @@ REFUSED: list[tuple[Any, str]] = [
     (tuple[int, complex], "item 1: `complex`"),
     (HoldsPath, "field `HoldsPath.path`: `Path` has no encoding"),
     (Box[pathlib.Path], "field `Box.value`: `Path`"),
-    (HoldsUnion, r"make the members `msgspec.Struct` with `tag=True`"),
+    (HoldsUnion, r"its members must be `msgspec.Struct` with `tag=True`"),
     (list[Flight | Point], "works only as a whole argument"),
     (collections.deque[int], r"register_type\(deque"),
     (collections.OrderedDict[str, int], "`OrderedDict` has no encoding"),
@@ -279,7 +279,7 @@ REFUSED: list[tuple[Any, str]] = [
     (list[T], "leaves type variable `T` open"),  # type: ignore[valid-type]
     (Box, "`Box` leaves type variable `T` open"),
     (Self, "`Self` is not known at run time"),
-    (inspect.Parameter.empty, "no annotation"),
+    (inspect.Parameter.empty, "the annotation is missing"),
     ("Flight", "is not supported"),
 ]
 

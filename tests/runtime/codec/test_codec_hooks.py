@@ -91,7 +91,7 @@ def test_registering_again_replaces_the_first_registration() -> None:
 
 
 def test_registering_a_type_that_needs_no_help_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="`HoldsPaths` is encoded as it is"):
+    with pytest.raises(DefinitionError, match="`HoldsPaths` already has an encoding"):
         register_type(HoldsPaths, str, lambda _: HoldsPaths([]))
 
 

@@ -162,8 +162,8 @@ def _another_landed() -> type:
 @pytest.mark.parametrize(
     ("hint", "message"),
     [
-        (Landed | _another_landed(), "two members of the union are called `Landed`"),
-        (list[int] | list[str], "two members of the union are called `list`"),
+        (Landed | _another_landed(), "two members of the union have the name `Landed`"),
+        (list[int] | list[str], "two members of the union have the name `list`"),
         (First | Second, "a `dict` fits two members of `First | Second`"),
         (Landed | Diverted | complex, "union member `complex`: `complex` has no encoding"),
         (Landed | list[complex], "item: `complex` has no encoding"),

@@ -190,7 +190,7 @@ def test_message_that_raises_does_not_hide_the_error() -> None:
     assert type(isolate_error(caught(Loud("x")), HERE, PLACE)) is Loud
     back = isolate_error(caught(Loud("x")), NOWHERE, PLACE)
     assert isinstance(back, GrainError)
-    assert back.message == "<its text raised RuntimeError>"
+    assert back.message == "<the text of the error raised RuntimeError>"
 
 
 def test_notes_travel_and_the_traceback_is_the_last_note() -> None:

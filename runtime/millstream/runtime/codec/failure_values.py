@@ -78,7 +78,7 @@ def pack(value: object) -> bytes:
     """
     packed = msgspec.msgpack.encode(_plain(value))
     if len(packed) > VALUE_BYTES_MAX:
-        raise ValueError(f"{len(packed)} bytes: VALUE_BYTES_MAX is {VALUE_BYTES_MAX}")
+        raise ValueError(f"a value has {len(packed)} bytes: VALUE_BYTES_MAX is {VALUE_BYTES_MAX}")
     return packed
 
 
@@ -121,7 +121,7 @@ def _key(key: object) -> object:
 
 def _build_named(code: int, data: memoryview) -> object:
     if code != NAMED_VALUE:
-        raise ValueError(f"extension {code} in an error")
+        raise ValueError(f"unknown extension {code} in an error")
     name, plain = _decoder.decode(data)
     return _KINDS[name][2](plain)
 

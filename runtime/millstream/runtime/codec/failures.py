@@ -102,7 +102,9 @@ def describe(error: BaseException, subject: str) -> bytes:
     data = _encode(wire)
     if len(data) > ERROR_BYTES_MAX:
         wire.args, wire.state, wire.members = _pack_message(wire.message), _EMPTY, []
-        wire.notes = [f"{len(data)} bytes of it were not sent: ERROR_BYTES_MAX {ERROR_BYTES_MAX}"]
+        wire.notes = [
+            f"{len(data)} bytes of it were not sent: ERROR_BYTES_MAX is {ERROR_BYTES_MAX}"
+        ]
         data = _encode(wire)
     return data
 
@@ -186,7 +188,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error.message if isinstance(error, BaseExceptionGroup) else error)
     except Exception as broken:
-        return f"<its text raised {type(broken).__qualname__}>"
+        return f"<the text of the error raised {type(broken).__qualname__}>"
 
 
 def _clean(text: str) -> str:

@@ -109,7 +109,7 @@ def register_type(cls: type[T], encode: Callable[[T], object], decode: Callable[
         DefinitionError: MessagePack carries the type without help.
     """
     if not isinstance(mi.type_info(cls), mi.CustomType):
-        raise DefinitionError(f"`{cls.__qualname__}` is encoded as it is; nothing to register")
+        raise DefinitionError(f"`{cls.__qualname__}` already has an encoding; do not register it")
     hook = Hook(
         match=lambda candidate: issubclass(candidate, cls),
         enc=encode,

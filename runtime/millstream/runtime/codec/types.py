@@ -170,7 +170,7 @@ def inspect_hint(hint: object, subject: str) -> Shape:
     NameError if a name inside a class is not defined yet.
     """
     if hint is inspect.Parameter.empty:
-        raise DefinitionError(f"{subject}: no annotation; write the type")
+        raise DefinitionError(f"{subject}: the annotation is missing; write the type")
     if hint is typing.Self:
         raise DefinitionError(f"{subject}: `Self` is not known at run time; write the class name")
     _refuse_open(hint, subject)
@@ -189,21 +189,23 @@ def _advice_on(message: str) -> str:
     if "Type unions" in message:
         return (
             ". A union of several classes works only as a whole argument, result, state or item;"
-            " inside others make the members `msgspec.Struct` with `tag=True`"
+            " inside other types, its members must be `msgspec.Struct` with `tag=True`"
         )
     if "Literal" in message or "Enums" in message:
         return ""
-    return "; write a type that MessagePack can carry"
+    return "; write a type that MessagePack can encode"
 
 
 def _refuse_open(hint: object, subject: str) -> None:
     if isinstance(hint, TypeVar):
-        raise DefinitionError(f"{subject}: type variable `{hint.__name__}` is open; fill it in")
+        raise DefinitionError(
+            f"{subject}: type variable `{hint.__name__}` is open; write a type in its place"
+        )
     parameters: Iterable[Any] = getattr(hint, "__parameters__", ())
     for parameter in parameters if not _is_pydantic_concrete(hint) else ():
         raise DefinitionError(
             f"{subject}: `{show_hint(hint)}` leaves type variable `{parameter.__name__}` open; "
-            "fill it in"
+            "write a type in its place"
         )
     for argument in get_args(hint):
         _refuse_open(argument, subject)
@@ -252,7 +254,9 @@ def _no_encoding(cls: Any) -> str:
         return f"`{name}` has no encoding; write `Sequence` or `list`"
     if plain in ("Callable", "type", "object", "Hashable"):
         return f"`{name}` has no encoding; write the type of the data that is sent"
-    advice = f"admit it by `register_type({plain}, encode, decode)` before this class is defined"
+    advice = (
+        f"register it with `register_type({plain}, encode, decode)` before this class is defined"
+    )
     return f"`{name}` has no encoding; {advice}, or send its data as a dataclass"
 
 

@@ -125,8 +125,8 @@ def _check_tags(members: tuple[object, ...], subject: str) -> None:
     for tag, count in Counter(map(_tag, members)).items():
         if count > 1:
             raise DefinitionError(
-                f"{subject}: two members of the union are called `{tag}`, which is their"
-                " name on the wire; rename one"
+                f"{subject}: two members of the union have the name `{tag}` on the wire;"
+                " rename one of them"
             )
 
 
@@ -143,7 +143,7 @@ def _index(
             if kind in found:
                 raise DefinitionError(
                     f"{subject}: a `{kind.__qualname__}` fits two members of `{show_hint(hint)}`;"
-                    " make them classes of their own"
+                    " use distinct classes"
                 )
             found[kind] = wrapper
     return found
