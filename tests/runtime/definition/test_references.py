@@ -175,7 +175,7 @@ def test_dir_lists_the_key_and_remote_methods_only_besides_dunders(ref: Airport)
         ("stream", ["works only inside the grain"]),
         ("context", ["works only inside the grain"]),
         ("ad", ["Airport has no method 'ad'", "Did you mean 'add'?"]),
-        ("zzz", ["Airport has no method 'zzz'", "only methods can be called", "add, address"]),
+        ("zzz", ["Airport has no method 'zzz'", "you can call methods", "add, address"]),
     ],
 )
 async def test_what_is_not_remote_is_refused_with_what_can_be_called(

@@ -146,7 +146,7 @@ def test_a_mark_is_for_methods(mark: str, target: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 0, -1, "5", True, None])
 def test_a_time_out_is_a_finite_number_of_seconds(seconds: Any) -> None:
-    with pytest.raises(ConfigError, match=r"timeout\(.*\): write a positive, finite number"):
+    with pytest.raises(ConfigError, match=r"timeout\(.*\): pass a positive, finite number"):
         timeout(seconds)
 
 

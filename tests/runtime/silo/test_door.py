@@ -239,7 +239,7 @@ async def test_a_client_that_claims_a_role_in_its_calls_does_not_get_it() -> Non
 
 
 def test_a_role_is_a_role() -> None:
-    with pytest.raises(ConfigError, match=r"open_to\('everyone'\): give a Role"):
+    with pytest.raises(ConfigError, match=r"open_to\('everyone'\): pass a Role"):
         open_to("everyone")  # type: ignore[arg-type]
 
 

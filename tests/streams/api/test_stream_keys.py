@@ -134,6 +134,6 @@ async def test_headers_that_are_no_mapping_are_refused() -> None:
         headers: list[Any] = ["x", [("a", "b")], 5, []]
         for wrong in headers:
             with pytest.raises(
-                TypeError, match=r"headers=.* is no mapping: write \{'name': 'text'\}"
+                TypeError, match=r"headers=.* is not a mapping: pass \{'name': 'text'\}"
             ):
                 await cluster.silos[0].stream(LINES, "k").publish("a", headers=wrong)

@@ -48,7 +48,7 @@ def check_name_is_free(name: str, subject: str) -> None:
     """Refuse names that generated code uses."""
     if name.startswith(RESERVED_PREFIX):
         raise DefinitionError(
-            f"{subject}: names beginning with {RESERVED_PREFIX!r} are the runtime's own; rename it"
+            f"{subject}: names that begin with {RESERVED_PREFIX!r} are reserved; choose another"
         )
 
 
@@ -58,8 +58,8 @@ def check_hooks(cls: type[Any], source: str) -> None:
         owner = _definer(cls, name)
         if owner is not None and not is_root(owner):
             raise DefinitionError(
-                f"{source}: {cls.__name__}.{name}: `{name}` is what every grain has of the "
-                "runtime; give yours another name"
+                f"{source}: {cls.__name__}.{name}: `{name}` is a member of every grain; "
+                "choose another name"
             )
     for name, parameters in HOOKS.items() if cls.__millstream_hosted__ else ():
         _check_hook(cls, name, parameters, source)
@@ -82,8 +82,8 @@ def check_init(cls: type[Any], source: str) -> None:
         is_written = not init.__code__.co_filename.startswith("<")  # not by a decorator
         raise DefinitionError(
             f"{source_of(init) if is_written else source}: {cls.__name__}.__init__"
-            f"{inspect.signature(init)}: a grain is made without arguments; give them defaults, "
-            "or load what it needs in `on_activate`"
+            f"{inspect.signature(init)}: a grain is created without arguments; give the "
+            "parameters defaults, or load the data in `on_activate`"
         )
 
 
@@ -117,16 +117,16 @@ def check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
     subject = f"{source_of(fn)}: {cls.__name__}.{name}"
     if inspect.isasyncgenfunction(fn):
         raise DefinitionError(
-            f"{subject}: methods that yield results are not available; return a "
-            "list, or publish to a stream"
+            f"{subject}: a public method cannot `yield` results; return a list, or publish to a "
+            "stream"
         )
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(
-            f"{subject}: a public method must be `async def`; make it so, or name it `_{name}`"
+            f"{subject}: a public method must be `async def`; write `async`, or name it `_{name}`"
         )
     for parameter in list(inspect.signature(fn).parameters.values())[1:]:
         if parameter.kind not in PARAMETER_KINDS:
-            raise DefinitionError(f"{subject}: name each parameter; `{parameter}` cannot be sent")
+            raise DefinitionError(f"{subject}: `{parameter}` cannot be sent; name each parameter")
         check_name_is_free(parameter.name, f"{subject}: parameter `{parameter.name}`")
     flags = {mark.name for mark in marks if isinstance(mark, Flag)}
     if "one_way" in flags and inspect.signature(fn).return_annotation not in (None, "None"):

@@ -175,9 +175,9 @@ class Ended:
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotInCluster(
-            f"{show_text(self.grain_id)}: this activation has ended, so the grain can reach "
-            "nothing any more: let its turn await what it starts, or start that by "
-            "`self.context.create_task`, which is cancelled before the end"
+            f"{show_text(self.grain_id)}: this activation has ended, so its grain object cannot be "
+            "used any more: await in each turn the work that it starts, or start the work with "
+            "`self.context.create_task`, which cancels it when the activation ends"
         )
 
 

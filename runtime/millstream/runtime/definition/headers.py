@@ -34,7 +34,7 @@ def check_headers(headers: Mapping[str, str]) -> int:
     """
     if not isinstance(headers, Mapping):
         raise TypeError(
-            f"headers={show_text(repr(headers))} is no mapping: write {{'name': 'text'}}"
+            f"headers={show_text(repr(headers))} is not a mapping: pass {{'name': 'text'}}"
         )
     for name, text in headers.items():
         _check("the name of a header", name)
@@ -51,11 +51,11 @@ def merge_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, s
     copied = {**old, **new} if isinstance(new, Mapping) else new
     size = check_headers(copied)
     if len(copied) > HEADERS_MAX:
-        raise ConfigError(f"{len(copied)} headers of one call: HEADERS_MAX is {HEADERS_MAX}")
+        raise ConfigError(f"a call has {len(copied)} headers: HEADERS_MAX is {HEADERS_MAX}")
     if size > HEADERS_BYTES_MAX:
         raise ConfigError(
-            f"headers of {size} bytes: HEADERS_BYTES_MAX is {HEADERS_BYTES_MAX}; send what is "
-            "large as an argument"
+            f"the headers of a call have {size} bytes: HEADERS_BYTES_MAX is {HEADERS_BYTES_MAX}; "
+            "send large values as arguments"
         )
     return copied
 

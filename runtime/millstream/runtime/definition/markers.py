@@ -247,7 +247,7 @@ def open_to(role: Role, /) -> Callable[[AF], AF]:
         ConfigError: `role` is no Role.
     """
     if not isinstance(role, Role):
-        raise ConfigError(f"open_to({show_text(repr(role))}): give a Role, such as Role.OPERATOR")
+        raise ConfigError(f"open_to({show_text(repr(role))}): pass a Role, such as Role.OPERATOR")
 
     def mark(method: AF) -> AF:
         add_mark(method, OpenTo(role))
@@ -286,7 +286,7 @@ def timeout(seconds: float, /) -> Callable[[AF], AF]:
     """
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds < math.inf:
-        text = f"timeout({show_text(repr(seconds))}): write a positive, finite number of seconds"
+        text = f"timeout({show_text(repr(seconds))}): pass a positive, finite number of seconds"
         raise ConfigError(text)
 
     def mark(method: AF) -> AF:

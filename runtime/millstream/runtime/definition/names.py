@@ -18,11 +18,13 @@ SYSTEM_SIGN = "$"  # the first character of the names of system targets
 def check_name(what: str, name: object) -> None:
     """Raise DefinitionError for a name that is no printable text."""
     if type(name) is not str or not name:
-        raise DefinitionError(f"{what} is {show_text(repr(name))}: write a text that is not empty")
+        raise DefinitionError(
+            f"{what} is {show_text(repr(name))}: it must be a str that is not empty"
+        )
     if not name.isprintable():
         raise DefinitionError(
             f"{what} is {show_text(repr(name))}: it has a control character or a lone surrogate; "
-            "write printable text"
+            "use printable characters"
         )
 
 
@@ -31,8 +33,8 @@ def check_kind(what: str, name: object) -> None:
     check_name(what, name)
     if str(name).startswith(SYSTEM_SIGN):
         raise DefinitionError(
-            f"{what} is {show_text(repr(name))}: names that begin with {SYSTEM_SIGN!r} are the "
-            "runtime's own; begin it with another character"
+            f"{what} is {show_text(repr(name))}: names that begin with {SYSTEM_SIGN!r} are "
+            "reserved; choose another name"
         )
 
 
@@ -45,7 +47,7 @@ def parse_grain_id(text: str) -> tuple[str, str]:
     """Return type and key of a `grain_id`. Raises ValueError for any other text."""
     kind, slash, key = text.partition("/")
     if not slash or not kind:
-        raise ValueError(f"{show_text(repr(text))} is not the name of a grain: Type/key")
+        raise ValueError(f"{show_text(repr(text))} is not the name of a grain, Type/key")
     return kind.replace("%2F", "/").replace("%25", "%"), key
 
 

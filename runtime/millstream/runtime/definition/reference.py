@@ -95,8 +95,8 @@ class Reference:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} cannot be pickled: send str(reference), and rebuild it with "
-            "`grain(cls, key)` where it arrives"
+            f"{self!r} cannot be pickled: send str(reference), and call "
+            "`grain(cls, key)` at the receiver"
         )
 
 
@@ -159,7 +159,8 @@ def _check_timeout(timeout: object) -> float:
     if isinstance(timeout, int | float) and not isinstance(timeout, bool):
         if 0 < timeout < math.inf:
             return float(timeout)
-    text = f"with_options(timeout={show_text(repr(timeout))}): it must be > 0 seconds, and finite"
+    text = f"with_options(timeout={show_text(repr(timeout))}): pass a positive, finite number of"
+    text = f"{text} seconds"
     raise ConfigError(text)
 
 
@@ -174,8 +175,8 @@ def _explain(grain_type: GrainType, name: str) -> str:
     close = difflib.get_close_matches(name, grain_type.specs, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (
-        f"{cls} has no method {name!r}, and only methods can be called through a reference, "
-        f"what a grain keeps in attributes cannot; you can call: {callable_names}.{hint}"
+        f"{cls} has no method {name!r}; through a reference you can call methods, but not read "
+        f"attributes; you can call: {callable_names}.{hint}"
     )
 
 

@@ -35,7 +35,9 @@ def encode_reference(value: Any) -> object:
     else:
         home: Home | None = getattr(value, "_millstream", None)
         if home is None:
-            raise TypeError(f"{kind.__name__}() is not a reference: pass what `grain(...)` gave")
+            raise TypeError(
+                f"{kind.__name__}() is not a reference: pass the result of `grain(...)`"
+            )
         text, own = home.grain_id, kind.__millstream_type__
     name = parse_grain_id(text)[0]
     others = [other for other in (own.name, *own.base_names) if other != name]
@@ -50,7 +52,7 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
     """
     parts: list[Any] = plain if isinstance(plain, list) else [plain]
     if not parts or not all(isinstance(part, str) for part in parts):
-        raise TypeError(f"{show_text(repr(plain))} is not a reference: Type/key")
+        raise TypeError(f"{show_text(repr(plain))} is not a reference, Type/key")
     if runtime is None:
         raise TypeError("a reference can only be decoded in a silo or client")
     name, key = parse_grain_id(parts[0])

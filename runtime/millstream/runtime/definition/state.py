@@ -173,7 +173,7 @@ class State(Generic[S]):
             raise StorageError(
                 f"state `{self._field.attribute}`: row {show_text(repr(self._key))} of store "
                 f"{self._field.store!r} cannot be read as `{show_hint(self._field.codec.hint)}`: "
-                f"{error}; give the class what the row has, or mend the row"
+                f"{error}; change the class so that it fits the row, or repair the row"
             ) from None
 
     def restore(self) -> None:
@@ -367,7 +367,9 @@ class State(Generic[S]):
         error = None if write.cancelled() else write.exception()
         if error is not None:
             text = show_text(str(error), ERROR_CHARS_MAX)
-            log.info("%s was not written: %s: %s", show_text(self._key), type(error).__name__, text)
+            log.info(
+                "state %s was not written: %s: %s", show_text(self._key), type(error).__name__, text
+            )
 
     async def _run(
         self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None
@@ -500,7 +502,7 @@ class StateField(Generic[S]):
         if len(arguments) != 1:
             raise DefinitionError(
                 f"{subject}: write `{self.attribute}: State[...] = state(...)`, "
-                "or give state() the class"
+                "or pass the class to state()"
             )
         return arguments[0]
 
@@ -573,12 +575,12 @@ def state(
     first = kind if default is None else default
     if not callable(first):
         raise DefinitionError(
-            f"{source}: state({show_text(repr(first))}): give a class, or `default=` and an "
+            f"{source}: state({show_text(repr(first))}): pass a class, or `default=` and an "
             "annotation"
         )
     if name is not None:
         check_name(f"{source}: the name of a state", name)
     check_name(f"{source}: the store of a state", store)
     if write not in ("asked", "turn"):
-        raise DefinitionError(f'{source}: state(write={write!r}): write "asked" or "turn"')
+        raise DefinitionError(f'{source}: state(write={write!r}): pass "asked" or "turn"')
     return StateField(kind, first, name, store, write, source)
