@@ -107,7 +107,7 @@ async def test_a_file_of_another_directory_is_refused(tmp_path: Path) -> None:
     await write(two)
     shutil.copyfile(one / FILE, two / FILE)
     store = SqliteStateStore(two)
-    with pytest.raises(StorageUnavailable, match=f"{FILE} was replaced: it was made as {FILE} of"):
+    with pytest.raises(StorageUnavailable, match=f"{FILE} was replaced: it is {FILE} of"):
         await store.read(KEY)
     await store.aclose()
 
@@ -117,7 +117,7 @@ async def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
     await write(tmp_path, "")
     shutil.copyfile(tmp_path / "state-2.db", tmp_path / FILE)
     store = SqliteStateStore(tmp_path)
-    with pytest.raises(StorageUnavailable, match="was made as state-2.db"):
+    with pytest.raises(StorageUnavailable, match="it is state-2.db"):
         await store.read(KEY)
     await store.aclose()
 
@@ -211,7 +211,9 @@ async def test_a_full_disk_is_named_and_the_next_write_tries_again(tmp_path: Pat
         return lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
 
     await writer.submit(limit(1))
-    with pytest.raises(StorageUnavailable, match=f"{tmp_path / FILE}: the disk is full.*Make room"):
+    with pytest.raises(
+        StorageUnavailable, match=f"{tmp_path / FILE}: the disk is full.*Free space"
+    ):
         await store.write(KEY, b"x" * 100_000, etag, 0)
     await writer.submit(limit(1 << 30))
     await store.write(KEY, b"x" * 100_000, etag, 0)

@@ -135,7 +135,7 @@ async def test_a_file_that_is_taken_away_is_noticed_before_anything_is_answered(
     with pytest.raises(StorageUnavailable):
         await store.acquire("q", SIMPLE)
     await store.aclose()
-    with pytest.raises(StorageUnavailable, match="is gone, with what was stored"):
+    with pytest.raises(StorageUnavailable, match="is gone, and its data is lost"):
         EmbeddedStore(tmp_path)
 
 
@@ -157,7 +157,7 @@ async def test_a_file_that_others_lock_for_too_long_ends_owners_and_then_opens_a
     queue = await store.acquire("q", SIMPLE)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageUnavailable, match="locked by others"):
+    with pytest.raises(StorageUnavailable, match="other processes held the lock"):
         await queue.do(Enqueue("a", b"x", 1))
     assert queue.is_lost
     other.execute("ROLLBACK")
@@ -175,7 +175,7 @@ async def test_files_of_another_making_are_refused(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "data")
     in_file(tmp_path / "data", "PRAGMA user_version = 99")
     await store.open()
-    with pytest.raises(ConfigError, match="schema version is 99, known here is 2"):
+    with pytest.raises(ConfigError, match="schema version is 99, this Millstream needs 2"):
         await store.acquire("q", SIMPLE)
     await store.aclose()
 

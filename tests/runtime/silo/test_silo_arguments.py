@@ -163,7 +163,7 @@ def test_an_empty_path_is_not_the_working_directory(
     make: Any, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="is no directory's path"):
+    with pytest.raises(ConfigError, match="is not the path of a directory"):
         make(path)
     assert list(tmp_path.iterdir()) == []
 

@@ -157,7 +157,7 @@ def _prepare(
 ) -> None:
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
-        raise ConfigError(f"{path}: journal_mode is {mode}, this file system has no WAL")
+        raise ConfigError(f"{path}: journal_mode is {mode}, this file system does not support WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA fullfsync=ON")
     if not schema.is_made(connection, path):
@@ -166,8 +166,8 @@ def _prepare(
         schema.make(connection, path, env, directory.id)
     found = connection.execute("SELECT directory, name FROM identity").fetchone()
     if found != (directory.id, path.name):
-        where = f"it was made as {found[1]} of directory {found[0]}, this is {directory.id}"
-        raise StorageUnavailable(f"{path} was replaced: {where}. To mend it: {REMEDY}")
+        where = f"it is {found[1]} of directory {found[0]}, and this is directory {directory.id}"
+        raise StorageUnavailable(f"{path} was replaced: {where}. To repair it: {REMEDY}")
 
 
 def why_failed(name: str, error: Exception) -> str:
@@ -176,9 +176,9 @@ def why_failed(name: str, error: Exception) -> str:
     if isinstance(error, OSError):
         return why_unusable(Path(name), error)
     if code == _FULL:
-        return f"{name}: the disk is full ({error}). Make room; the next write tries again"
+        return f"{name}: the disk is full ({error}). Free space; the next write tries again"
     if code in _DENIED:
         return f"{name}: {error}. Make the directory and its files writable for this user"
     if code in _DAMAGED:
-        return f"{name}: {error}. To mend it: {REMEDY}"
+        return f"{name}: {error}. To repair it: {REMEDY}"
     return f"{name}: {error}"

@@ -68,7 +68,9 @@ class DatabaseDirectory:
 
     def __init__(self, path: str | Path, env: Env, ours: tuple[str, ...]) -> None:
         if not isinstance(path, str | Path) or not str(path):
-            raise ConfigError(f"{path!r} is no directory's path: `.` is the working directory")
+            raise ConfigError(
+                f"{path!r} is not the path of a directory; `.` is the working directory"
+            )
         self.path = Path(path).resolve()
         self._manifest = self.path / MANIFEST
         self._ours = (MANIFEST, *ours)
@@ -111,7 +113,7 @@ class DatabaseDirectory:
         found = [name for name in os.listdir(self.path) if self._is_database(name)]
         # Another process may have created manifest and files after `_read`.
         if found and not self._manifest.exists():
-            text = f"{self._manifest} is gone, which belongs to {', '.join(sorted(found))}"
+            text = f"{self._manifest} is gone, but its files exist: {', '.join(sorted(found))}"
             raise StorageUnavailable(f"{text}: {REMEDY}")
         draft = self.path / f"{MANIFEST}.{env.new_id():x}"
         write_line(draft, f"{_HEAD}{env.new_id():016x}\n", os.O_EXCL)
@@ -162,9 +164,9 @@ class DatabaseDirectory:
         try:
             size_bytes = path.stat().st_size
         except FileNotFoundError:
-            raise StorageUnavailable(f"{path} is gone, with what was stored: {REMEDY}") from None
+            raise StorageUnavailable(f"{path} is gone, and its data is lost: {REMEDY}") from None
         if not size_bytes:
-            raise StorageUnavailable(f"{path} was emptied, stored things are lost: {REMEDY}")
+            raise StorageUnavailable(f"{path} was emptied, and its data is lost: {REMEDY}")
 
     def add(self, name: str) -> None:
         """Add a file to the manifest, once its tables are on disk.
@@ -233,9 +235,11 @@ def why_unusable(path: Path, error: OSError) -> str:
     """Return the reason why a directory cannot be used, with advice."""
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         blocking = next((one for one in (path, *path.parents) if one.is_file()), path)
-        return f"{path} cannot be a directory: {blocking} is a file. Name another one"
+        return f"{path} cannot be a directory: {blocking} is a file. Name another directory"
     if error.errno in _NO_PERMISSION:
-        return f"{path}: {error.strerror}. Make it writable for this user, or name another one"
+        return (
+            f"{path}: {error.strerror}. Make it writable for this user, or name another directory"
+        )
     if error.errno in _NO_ROOM:
-        return f"{path}: {error.strerror}. Make room on that disk, or name another directory"
+        return f"{path}: {error.strerror}. Free space on that disk, or name another directory"
     return f"{path}: {error.strerror or error}. Name a directory on a local disk"

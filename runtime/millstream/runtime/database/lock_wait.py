@@ -50,7 +50,7 @@ class LockWait:
                     raise
                 if waited_s >= self._lock_wait_s:
                     raise StorageUnavailable(
-                        f"{what}: locked by others for {waited_s:.1f} s,"
+                        f"{what}: other processes held the lock for {waited_s:.1f} s,"
                         f" lock_wait_s is {self._lock_wait_s}"
                     ) from error
             pause_s = self._env.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S)

@@ -53,4 +53,4 @@ def refuse_network_mount(path: Path) -> None:
     kind = mount_type(PurePosixPath(path), _MOUNTS.read_text(errors="replace"))
     if kind in NETWORK_TYPES:
         text = f"{path} is on a network mount ({kind}); SQLite needs a local disk"
-        raise ConfigError(f"{text}: name a directory on one")
+        raise ConfigError(f"{text}: name a directory on a local disk")

@@ -60,7 +60,9 @@ class Schema:
         """
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, self.version):
-            raise ConfigError(f"{path}: schema version is {found}, known here is {self.version}")
+            raise ConfigError(
+                f"{path}: schema version is {found}, this Millstream needs {self.version}"
+            )
         return bool(found == self.version)
 
     def make(self, connection: sqlite3.Connection, path: Path, env: Env, directory: str) -> None:

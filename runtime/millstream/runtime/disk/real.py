@@ -314,5 +314,5 @@ def add_path(error: OSError, path: str) -> OSError:
 
 
 def sync_failed(error: OSError, path: str) -> SyncFailed:
-    reason = f"sync failed ({error.strerror}): what was written since the last good one may be lost"
+    reason = f"sync failed ({error.strerror}): bytes written since the last good sync may be lost"
     return SyncFailed(error.errno, reason, path)

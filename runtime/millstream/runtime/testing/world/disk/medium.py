@@ -167,5 +167,5 @@ def disk_full(path: str) -> DiskFull:
 
 
 def sync_failed(path: str) -> SyncFailed:
-    reason = "sync failed: what was written since the last good one may be lost"
+    reason = "sync failed: bytes written since the last good sync may be lost"
     return SyncFailed(errno.EIO, reason, path)
