@@ -22,7 +22,7 @@ def test_what_was_said_fails_and_nothing_else() -> None:
     store.fail("write", "a/", times=2)
     store.put("b/1", b"x", None, 0)
     for _ in range(2):
-        with pytest.raises(StorageUnavailable, match="write of 'a/1' fails.* has not happened"):
+        with pytest.raises(StorageUnavailable, match="write of 'a/1' has not happened"):
             store.put("a/1", b"x", None, 0)
     assert store.get("a/1") is None
     etag = store.put("a/1", b"x", None, 0)
@@ -58,7 +58,7 @@ def test_chance_is_the_seeds_and_ends_when_it_is_told() -> None:
 
     assert failures(1) == failures(1) != failures(2)
     for wrong in (-0.1, 1.1, 0.5):
-        with pytest.raises(ConfigError, match="from 0 to 1"):
+        with pytest.raises(ConfigError, match="pass 0 to 1"):
             FailingStore(rate=wrong)
 
 

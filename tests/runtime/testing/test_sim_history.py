@@ -253,5 +253,5 @@ def test_checkers_say_how_much_they_looked_at() -> None:
 )
 def test_a_checker_with_nothing_to_judge_is_an_error(check: Callable[[History], object]) -> None:
     for history in (told(), told(Repaired(), HostDown("a"))):
-        with pytest.raises(NothingToJudge, match="record them, or do not ask"):
+        with pytest.raises(NothingToJudge, match="record these events, or do not call"):
             check(history)

@@ -264,7 +264,7 @@ def test_other_threads_are_refused() -> None:
         thread.join()
         return errors
 
-    assert drive(main()) == ["another thread called a simulated loop: no seed decides when"]
+    assert drive(main()) == ["another thread called a simulated loop, so no seed repeats the run"]
 
 
 def test_tasks_and_callbacks_know_their_host() -> None:

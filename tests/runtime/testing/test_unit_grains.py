@@ -120,14 +120,14 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         grain_of(Device, key=5)  # type: ignore[arg-type]
     for name in ("state", "grains", "streams"):
         arguments: dict[str, Any] = {name: 5}
-        with pytest.raises(TypeError, match=rf"grain_of\({name}=5\): give a dict"):
+        with pytest.raises(TypeError, match=rf"grain_of\({name}=5\): pass a dict"):
             grain_of(Device, **arguments)
     fakes: Any = {"a": Device}
-    with pytest.raises(TypeError, match=r"grain_of\(grains=\.\.\.\): 'a' is no pair"):
+    with pytest.raises(TypeError, match=r"grain_of\(grains=\.\.\.\): 'a' is not a pair"):
         grain_of(Device, grains=fakes)
     for wrong in (Contract, Tally, Device):
         value: Any = wrong if wrong is not Device else object()
-        with pytest.raises(TypeError, match="give a Grain class"):
+        with pytest.raises(TypeError, match="pass a Grain class"):
             grain_of(value)
 
 

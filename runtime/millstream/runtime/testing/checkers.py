@@ -69,7 +69,7 @@ def _judge(history: History, found: Iterable[str], *kinds: type[Event]) -> Findi
     if not any(counts.values()):
         raise NothingToJudge(
             f"no {' or '.join(counts)} among the {len(history.events)} events of this history:"
-            " record them, or do not ask for this judgement"
+            " record these events, or do not call this checker"
         )
     return Findings(found, counts)
 

@@ -108,7 +108,7 @@ class SimCluster:
         skew_s: float = 0.5,
     ) -> None:
         if isinstance(silos, bool) or not isinstance(silos, int) or silos < 1:
-            raise ConfigError(f"SimCluster(silos={silos!r}): start at least one")
+            raise ConfigError(f"SimCluster(silos={silos!r}): pass a whole number, at least 1")
         self.simulation = self._simulation = simulation
         self._cluster = cluster
         self._grains = check_grains(grains, "SimCluster")
@@ -161,7 +161,7 @@ class SimCluster:
             ConfigError: The cluster is not started, or was closed.
         """
         if not self._is_started or self._is_closing:
-            raise ConfigError("SimCluster.add_silo: the cluster does not run: start it first")
+            raise ConfigError("SimCluster.add_silo: the cluster is not running: start it first")
         name = f"silo-{len(self._skews)}"
         self._skews[name] = self._simulation.rng.uniform(-self._skew_s, self._skew_s)
         self.names += (name,)
@@ -187,7 +187,7 @@ class SimCluster:
     def _require(self, name: str) -> None:
         if name not in self.names:
             raise ConfigError(
-                f"SimCluster: {name!r} is no silo of this cluster, or was removed; there are "
+                f"SimCluster: {name!r} is not a silo of this cluster, or was removed; silos: "
                 + ", ".join(self.names)
             )
 

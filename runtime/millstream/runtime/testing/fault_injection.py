@@ -56,7 +56,7 @@ class _Failures:
 
     def say(self, act: str, prefix: str, times: int, failure: _Failure) -> None:
         if times < 1:
-            raise ConfigError(f"{self._whose}.fail(times={times}): at least once")
+            raise ConfigError(f"{self._whose}.fail(times={times}): times must be at least 1")
         self._said.append(_Said(act, prefix, times, failure))
 
     def next(self, act: str, key: str, rate: float) -> _Failure | None:
@@ -75,14 +75,14 @@ class _Failures:
         if failure.is_done:
             with suppress(StorageError):  # the answer is lost anyway
                 do()
-        what = "has happened, its answer is lost" if failure.is_done else "has not happened"
-        text = f"{self._whose}: {act} of {key!r} fails on purpose: it {what}"
+        what = "has happened, but its answer is lost" if failure.is_done else "has not happened"
+        text = f"{self._whose}: injected failure: {act} of {key!r} {what}"
         return Unanswered(text) if failure.hangs else StorageUnavailable(text)
 
 
 def _check_rate(whose: str, rate: float, rng: Random | None) -> None:
     if not 0 <= rate <= 1 or (rate and rng is None):
-        raise ConfigError(f"{whose}(rate={rate!r}): from 0 to 1, and above 0 with an rng")
+        raise ConfigError(f"{whose}(rate={rate!r}): pass 0 to 1, and an rng if it is above 0")
 
 
 class FailingStore(MemoryStateStore):

@@ -90,7 +90,9 @@ def make_script(
     """
     unknown = [verb for verb in verbs if verb not in (*VERBS, *DISK_VERBS)]
     if unknown or len(hosts) < 2:
-        raise ValueError(f"a script needs known verbs (not {unknown}) and 2 hosts, got {hosts}")
+        raise ValueError(
+            f"a script needs known verbs (not {unknown}) and 2 or more hosts, got {hosts}"
+        )
     steps: list[Step] = []
     down: list[tuple[float, float, str]] = []
     for _ in range(troubles):

@@ -140,7 +140,7 @@ class Simulation:
         """
         old = self._hosts[name]
         if old.alive:
-            raise ValueError(f"{old} is alive: crash it before it restarts")
+            raise ValueError(f"{old} is alive: crash the host before its restart")
         return self._boot(name, old.incarnation + 1)
 
     def _boot(self, name: str, incarnation: int) -> Host:
@@ -208,7 +208,7 @@ class Simulation:
         """
         used = [name for name in names[1:] if self._machine(name) in self._disks]
         if used:
-            raise ValueError(f"share_disk: {', '.join(used)} used a disk already: say it before")
+            raise ValueError(f"share_disk: {', '.join(used)} used a disk already: call it earlier")
         self._machines.update(dict.fromkeys(names, self._machine(names[0])))
 
     def machine(self, name: str) -> list[str]:

@@ -100,7 +100,7 @@ class UnitHome:
             return fakes[of, key]
         except KeyError:
             raise LookupError(
-                f"{self.grain_id} asked for {name} {key!r}: give grain_of(..., "
+                f"{self.grain_id} asked for {name} {key!r}: pass grain_of(..., "
                 f"{argument}={{({name}, {key!r}): ...}})"
             ) from None
 
@@ -195,16 +195,16 @@ def grain_of(
         DefinitionError: The class cannot be a grain.
     """
     if not (isinstance(cls, type) and issubclass(cls, Grain)):
-        raise TypeError(f"grain_of({cls!r}): give a Grain class")
+        raise TypeError(f"grain_of({cls!r}): pass a Grain class")
     check_text("the key of a grain", key)
     for name, given in {"state": state, "grains": grains, "streams": streams}.items():
         if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"grain_of({name}={show_text(repr(given))}): give a dict")
+            raise TypeError(f"grain_of({name}={show_text(repr(given))}): pass a dict")
     for name, fakes in {"grains": grains or {}, "streams": streams or {}}.items():
         for at in fakes:
             if not (isinstance(at, tuple) and len(at) == 2):
                 what = show_text(repr(at))
-                raise TypeError(f"grain_of({name}=...): {what} is no pair of what and key")
+                raise TypeError(f"grain_of({name}=...): {what} is not a pair with a key")
     grain_type = cls.__millstream_type__
     grain_type.resolve()
     home = UnitHome(grain_type.name, key, grains or {}, streams or {}, headers or {})
@@ -229,7 +229,7 @@ def home_of(grain: Grain, /) -> UnitHome:
     """
     home: object = grain._millstream
     if not isinstance(home, UnitHome):
-        raise TypeError(f"home_of({grain!r}): give what grain_of() returned")
+        raise TypeError(f"home_of({grain!r}): pass the grain that grain_of() returned")
     return home
 
 
@@ -243,7 +243,7 @@ def writes_of(state: State[S], /) -> list[S]:
         TypeError: The state belongs to another grain.
     """
     if not isinstance(state, UnitState):
-        raise TypeError("writes_of(): give a state of a grain that grain_of() returned")
+        raise TypeError("writes_of(): pass a state of a grain that grain_of() returned")
     return state.written
 
 

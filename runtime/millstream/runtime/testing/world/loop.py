@@ -263,7 +263,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         """Run a callback in the next iteration. RuntimeError in another thread."""
         if self._thread_id is not None and self._thread_id != threading.get_ident():
-            raise RuntimeError("another thread called a simulated loop: no seed decides when")
+            raise RuntimeError("another thread called a simulated loop, so no seed repeats the run")
         return self.call_soon(callback, *args, context=context)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:

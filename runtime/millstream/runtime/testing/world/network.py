@@ -198,7 +198,7 @@ class SimNetwork:
             ValueError: The bandwidth is not above 0.
         """
         if not bytes_per_s > 0:
-            raise ValueError(f"clog of {bytes_per_s} bytes/s: must be above 0; use hold")
+            raise ValueError(f"clog of {bytes_per_s} bytes/s: pass a rate above 0, or use hold")
         for route in self._between(a, b):
             route.bytes_per_s = bytes_per_s
 

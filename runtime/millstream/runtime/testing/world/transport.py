@@ -112,7 +112,7 @@ class SimTransport:
         listener = self._network.find(address)
         if not isinstance(listener, SimListener):
             await self._network.travel(there, me)
-            raise ConnectionRefusedError("refused: nobody listens there")
+            raise ConnectionRefusedError("refused: no process listens there")
         peers = str(address), f"{me}:{self._network.free_port()}"
         near, far = self._network.connect((self._host, listener.host), peers)
         self._network.loop.call_soon(listener.accept, far, context=listener.host.context())
@@ -173,5 +173,5 @@ class SimTransport:
                 answer = await listener.ask()
             await self._network.travel(there, me)
         if not isinstance(listener, SimProbeListener):
-            raise ConnectionRefusedError(f"probe of {address} refused: nobody answers there")
+            raise ConnectionRefusedError(f"probe of {address} refused: no process answers there")
         return answer[:PROBE_REPLY_BYTES_MAX]
