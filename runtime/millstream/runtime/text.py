@@ -43,7 +43,7 @@ def check_text(what: str, text: object) -> None:
     except UnicodeEncodeError as error:
         raise TypeError(
             f"{what}, {show_text(repr(text))}, has a lone surrogate at position {error.start}, "
-            "which UTF-8 cannot encode: decode the text again with errors='replace', or remove it"
+            "which UTF-8 cannot encode: remove it, or decode the text again with errors='replace'"
         ) from None
 
 

@@ -168,7 +168,7 @@ def test_nobody_is_an_operator_where_no_secret_is_known() -> None:
 
 def test_an_operator_that_says_no_nonce_is_refused() -> None:
     own = msgspec.structs.replace(operator().own, nonce=b"")
-    with pytest.raises(HandshakeError, match="must have 32 bytes, not 0"):
+    with pytest.raises(HandshakeError, match="must have 32 random bytes, not 0"):
         accepting().take([own])
 
 
@@ -247,7 +247,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a silo without generation": (hello("a:1"), "is not the name of a silo"),
     "a silo without a nonce": (
         msgspec.structs.replace(hello(), nonce=b"x"),
-        "must have 32 bytes, not 1",
+        "must have 32 random bytes, not 1",
     ),
     "another table": (hello(table_id="else"), "a:1@1 follows membership table else, not "),
     "no frames": (msgspec.structs.replace(hello(), frame_bytes_max=0), "allows no frames"),

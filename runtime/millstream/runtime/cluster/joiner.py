@@ -88,7 +88,8 @@ class Reach:
                 raise ConfigError(self._why_copied(silo, why))
             if why is not None:
                 me = self._joiner.address
-                raise ConfigError(f"{me} cannot join {silo}, which has the same table: {why}")
+                text = f"{me} cannot join {silo}, which has the same membership table: {why}"
+                raise ConfigError(text)
 
     def _why_copied(self, silo: str, why: OtherTable) -> str:
         """Explain that the table is a copy.

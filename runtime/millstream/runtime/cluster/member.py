@@ -247,7 +247,7 @@ class Member:
                 await asyncio.sleep(RETRY_S * min(attempt + 1, 10))
         raise ClusterError(
             f"{self.address}: the membership table did not reach version {version}; it has "
-            f"{self.view.version}{why and ', and the last attempt to read it failed: '}{why}"
+            f"{self.view.version}{why and ', and the last read of the table failed: '}{why}"
         )
 
     async def _write(

@@ -103,7 +103,7 @@ def describe(error: BaseException, subject: str) -> bytes:
     if len(data) > ERROR_BYTES_MAX:
         wire.args, wire.state, wire.members = _pack_message(wire.message), _EMPTY, []
         wire.notes = [
-            f"{len(data)} bytes of it were not sent: ERROR_BYTES_MAX is {ERROR_BYTES_MAX}"
+            f"{len(data)} bytes of this error were not sent: ERROR_BYTES_MAX is {ERROR_BYTES_MAX}"
         ]
         data = _encode(wire)
     return data

@@ -38,7 +38,7 @@ def agreement_of(
     size = sum(len(what.encode()) + len(text.encode()) for what, text in found.items())
     if size > AGREEMENT_BYTES_MAX:
         raise ConfigError(
-            f"the settings that all silos must have alike take {size} bytes, and a member's row "
+            f"the settings that must be equal at all silos take {size} bytes, and a member's row "
             f"has room for {AGREEMENT_BYTES_MAX}: return digests from SiloPart.agreement"
         )
     return tuple(sorted(found.items()))

@@ -148,7 +148,7 @@ def check_part(name: str, part: Any) -> None:
     if wrong:
         raise ConfigError(
             f"part {name!r}: {type(part).__name__} is not a SiloPart: {'; '.join(wrong)}; derive "
-            "it from millstream.runtime.extending.SiloPart to inherit stages that do nothing"
+            "the class from millstream.runtime.extending.SiloPart to inherit stages that do nothing"
         )
 
 

@@ -373,7 +373,7 @@ class Silo:
             text = (
                 "silo %s has its own membership table: no other silo can find it, not even one of"
             )
-            text += " the same cluster name; to share a table, pass Silo(membership='sqlite:dir')"
+            text += " the same name and cluster; to share one, pass Silo(membership='sqlite:dir')"
             log.info(text, name, extra={"silo": address})
 
     async def _join(self) -> None:

@@ -212,7 +212,7 @@ class Intake:
         answer = self._room.ask(peer, size, held_bytes, self._loop.time())
         if answer == "full":
             limit = f"partial_bytes_max {self._options.partial_bytes_max}"
-            raise FrameError(f"no room for a frame of {size} bytes ({limit}): too many wait")
+            raise FrameError(f"no room for a frame of {size} bytes ({limit}): too many frames wait")
         self._arm()
         return answer == "read"
 

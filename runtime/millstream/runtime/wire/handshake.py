@@ -241,7 +241,7 @@ class Handshake:
         proves = min(role_in(hello), role_in(own)) > Role.CLIENT
         if proves and len(hello.nonce) != NONCE_BYTES:
             raise HandshakeError(
-                f"the nonce of a proof must have {NONCE_BYTES} bytes, not {len(hello.nonce)}"
+                f"the nonce of a proof must have {NONCE_BYTES} random bytes, not {len(hello.nonce)}"
             )
         return hello
 

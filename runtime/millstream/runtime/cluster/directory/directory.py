@@ -182,10 +182,10 @@ class GrainDirectory:
             case Sweep():
                 self._tasks.call_later(0, self._sweep_on)
             case EndDuplicate():
-                log.warning("%s/%s was active twice; %s ends", *duplicate(action))
+                log.warning("%s/%s was active twice; the activation in %s ends", *duplicate(action))
                 self._tasks.start(self._end_loser(action))
             case GiveUp():
-                log.error("%s did not report its grains, it answered with errors only", action.silo)
+                log.error("%s did not report its grains: it answered with errors only", action.silo)
 
     def _sweep_on(self) -> None:
         self.step(Swept())
@@ -207,7 +207,8 @@ class GrainDirectory:
         try:
             await self._members.refresh_to(version)
         except MillstreamError as error:
-            log.warning("%s cannot reach version %d of the table: %s", self._me, version, error)
+            text = "%s cannot reach version %d of the membership table: %s"
+            log.warning(text, self._me, version, error)
             self.step(NotReached(version))
 
     def _tell_here(self, ask: Ask) -> bool:
@@ -339,7 +340,8 @@ class GrainDirectory:
         try:
             await self._members.refresh_to(version)
         except MillstreamError as error:
-            log.info("%s has not reached version %d of the table: %s", self._me, version, error)
+            text = "%s has not reached version %d of the membership table: %s"
+            log.info(text, self._me, version, error)
         await pause(attempt)
 
     async def unregister(self, activation: Activation) -> None:
