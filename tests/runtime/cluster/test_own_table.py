@@ -113,7 +113,7 @@ async def test_a_table_that_goes_back_or_contradicts_itself_cannot_be_read_until
     assert row is not None and row.alive_s == 9.5
     assert await limited.forget(A.silo, 7)
     table._view = TableView(7, (B, A))
-    with pytest.raises(StorageUnavailable, match="has version 7 after 8"):
+    with pytest.raises(StorageUnavailable, match="has version 7, and had version 8 before"):
         await limited.read()
 
 

@@ -125,7 +125,7 @@ def test_what_is_no_part_is_refused_with_all_that_it_lacks() -> None:
     match = (
         "part 'half': Half is not a SiloPart: no `async def start`; no `async def stop`; "
         "no `async def aclose`; no `def abort`; no `def agreement`; "
-        "no `def has_bookie`; derive from"
+        "no `def has_bookie`; derive the class from"
     )
     with pytest.raises(ConfigError, match=match):
         Silo(grains=[], parts={"half": half})

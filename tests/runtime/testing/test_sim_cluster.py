@@ -147,7 +147,7 @@ def test_what_is_no_silo_of_the_cluster_is_refused() -> None:
             await cluster.remove_silo("silo-1")
             with pytest.raises(ConfigError, match="'silo-1' is not a silo.*silos: silo-0"):
                 cluster.boot("silo-1")
-            with pytest.raises(ConfigError, match="'silo-1' is no silo"):
+            with pytest.raises(ConfigError, match="'silo-1' is not a silo"):
                 await cluster.remove_silo("silo-1")
 
     run(driver, seed=1)

@@ -316,7 +316,7 @@ GARBAGE: dict[str, tuple[bytes, str]] = {
     "nested too deeply": (frame(NESTED), ""),
     "nested too deeply in a message": (frame(b"\x91\x93\x02\x01" + NESTED), ""),
     "text that is not utf-8": (frame(b"\x91\x93\x05\x01\xa1\xff"), ""),
-    "a second hello": (hello(), "unexpected Hello"),
+    "a second hello": (hello(), "unexpected message Hello"),
     "an id twice": (messages(call(5, method="stay", body=msgspec.Raw(b"\x90"))) * 2, "in use"),
 }
 
