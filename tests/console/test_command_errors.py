@@ -71,7 +71,11 @@ async def test_a_mistake_in_how_to_connect_is_told_by_the_option(
         for wrong, code_wanted, told in (
             (("--gateway", "nonsense"), 2, "--gateway: 'nonsense' is not an address"),
             (("--gateway", "127.0.0.1:1"), 1, "127.0.0.1:1: no process listens there"),
-            (("--gateway", gateway, "--cluster", "prod"), 1, "cluster 'dev', not 'prod': pass the name"),
+            (
+                ("--gateway", gateway, "--cluster", "prod"),
+                1,
+                "cluster 'dev', not 'prod': pass the name",
+            ),
             (
                 ("--gateway", gateway, "--cluster", "\udc80"),
                 2,

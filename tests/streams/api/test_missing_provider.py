@@ -40,7 +40,7 @@ def test_a_marked_handler_without_its_provider_is_refused_and_both_sides_are_nam
 
 
 async def test_a_local_cluster_refuses_it_as_well() -> None:
-    with pytest.raises(ConfigError, match="was given none"):
+    with pytest.raises(ConfigError, match="this silo has none"):
         async with LocalCluster(grains=[Desk]):
             raise AssertionError("started")
 

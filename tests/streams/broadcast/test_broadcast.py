@@ -134,7 +134,7 @@ async def test_a_channel_without_listeners_takes_what_it_is_told() -> None:
 
 
 async def test_a_provider_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"Good\.on_price: `@listen.*needs 'broadcast'"):
+    with pytest.raises(ConfigError, match=r"Good\.on_price: `@listen.*needs part 'broadcast'"):
         async with LocalCluster(grains=[Good]):
             raise AssertionError("started")
     async with LocalCluster(grains=[]) as cluster:

@@ -101,9 +101,12 @@ def test_capabilities_that_cannot_go_together_are_refused(declared: set[str], te
     [
         (
             ("kafka", "deployment"),
-            r"'kafka': no millstream.queues plug-in .*: deadline, generator, ledger, memory",
+            r"'kafka': no plug-in of the .*queues is .*: deadline, generator, ledger, memory",
         ),
-        (("memory", "even"), r"'even': no millstream.balancers plug-in .*: deployment"),
+        (
+            ("memory", "even"),
+            r"'even': no plug-in of the group millstream.balancers .*: deployment",
+        ),
     ],
 )
 def test_an_unknown_name_names_what_is_installed(arguments: tuple[str, str], text: str) -> None:
