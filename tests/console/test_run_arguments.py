@@ -43,6 +43,10 @@ def make_ledger(**options):
 def nothing():
     return None
 
+def named(**options):
+    return Silo(cluster="bank", **options)
+
+
 async def later():
     return Silo(grains=[Counter])
 
@@ -127,11 +131,18 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
         (["a b:c"], "is not the name of a function"),
         (["no_such:make"], "no module 'no_such' in .* run the command in the module.s directory"),
         (["{}.more:make"], "no module"),
-        (["{}:mak"], "has no 'mak'; its functions: later, make, make_ledger, nothing, plain"),
+        (
+            ["{}:mak"],
+            "has no 'mak'; its functions: later, make, make_ledger, named, nothing, plain",
+        ),
         (["{}:number"], "is int, not a function"),
         (["{}:silo"], "is a Silo: name a function that returns a Silo"),
         (["{}:nothing"], "returned NoneType, not a Silo"),
         (["{}:later"], "is async: name a plain function"),
+        (
+            ["{}:named", "--cluster", "x"],
+            "sets 'cluster' itself.*: write Silo.*, so that the option",
+        ),
         (["{}:plain", "--cluster", "c"], r"takes \(name=''\), and was given cluster: .*'cluster'"),
         (["{}:make", "--listen", "7700"], "--listen: '7700' is not an address: write host:port"),
         (["{}:make", "--insecure", "--cluster", "c", "--listen", "x"], "--listen: 'x' is not"),

@@ -98,8 +98,20 @@ def test_a_local_cluster_starts_a_whole_number_of_silos(silos: Any) -> None:
 
 def test_a_local_cluster_takes_functions_that_make_parts() -> None:
     streams: Any = {"default": Part()}
-    with pytest.raises(ConfigError, match="'default' must be a function that makes an object"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'default' must be a function that makes an object.*: write a function that",
+    ):
         LocalCluster(grains=[Desk], streams=streams)
+
+
+def test_a_silo_says_that_a_function_of_parts_must_be_called() -> None:
+    def make_part() -> Part:
+        return Part()
+
+    streams: Any = {"default": make_part}
+    with pytest.raises(ConfigError, match=r"part 'default' is a function.*write make_part\(\)"):
+        Silo(grains=[Desk], streams=streams)
 
 
 @pytest.mark.parametrize("name", ["grains", "stores", "streams", "parts"])

@@ -119,6 +119,8 @@ class State(Generic[S]):
         value: The value. Assign to it, or change it in place.
         parcels: Bytes that parts of the silo store with the value, and send once they are stored.
         cursors: Positions of streams, stored in the same row.
+        writer: The handler with `commit_with` that runs; empty if none does. `commit` stores the
+            value when the handler ends, and other writes are refused until then.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class State(Generic[S]):
         self._joinable: WaitingWrite | None = None  # the last requested write, until it begins
         self.cursors: dict[str, dict[str, Cursor]] = {}
         self._over: dict[str, None] = {}  # ended subscriptions
-        self._writer = ""  # the handler after which the value is written, while it runs
+        self.writer = ""
         self.parcels = Parcels()
         self.value: S = field.default()
 
@@ -281,22 +283,15 @@ class State(Generic[S]):
         if data != self._seen:
             await self._write_data(data)
 
-    def set_writer(self, handler: str) -> None:
-        """Refuse writes while a handler runs after which `commit` stores the value.
-
-        Such a write would store changes of an event without its position. If the handler then
-        fails, the event is delivered again, and counts twice.
-
-        Args:
-            handler: The name of the handler; empty: it has ended.
-        """
-        self._writer = handler
-
     def _check_writer(self) -> None:
-        if self._writer:
+        """Refuse a write that would store changes of an event without its position.
+
+        If the handler then fails, the event is delivered again, and counts twice.
+        """
+        if self.writer:
             name = self._field.attribute
             raise ConfigError(
-                f"state `{name}`: {self._writer} has commit_with={name}, so the state is written "
+                f"state `{name}`: {self.writer} has commit_with={name}, so the state is written "
                 "with the position of the event when the handler ends: remove the write, or else "
                 "the event could count twice"
             )

@@ -74,7 +74,16 @@ def make_silo(text: str, factory: Factory, options: Mapping[str, Any]) -> Silo:
     Raises ConfigError (it does not take an option, or returns something else), and its own errors.
     """
     _check_options(text, factory, options)
-    made = factory(**options)
+    try:
+        made = factory(**options)
+    except TypeError as error:
+        twice = [name for name in options if str(error).endswith(f"keyword argument {name!r}")]
+        if not twice or "multiple values" not in str(error):
+            raise
+        raise ConfigError(
+            f"{text!r} sets {twice[0]!r} itself, and passes on the option as well ({error}): write "
+            f"Silo(**{{{twice[0]!r}: ..., **options}}), so that the option wins"
+        ) from None
     if inspect.iscoroutine(made):
         made.close()
         raise ConfigError(f"{text!r} is async: name a plain function that returns a Silo")

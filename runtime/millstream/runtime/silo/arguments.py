@@ -103,7 +103,8 @@ def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
         for name, make in makers.items():
             if not callable(make):
                 raise ConfigError(
-                    f"{of}: {name!r} must be a function that makes an object for each silo"
+                    f"{of}: {name!r} must be a function that makes an object for each silo, and "
+                    f"is a {type(make).__name__}: write a function that returns such an object"
                 )
     return found
 

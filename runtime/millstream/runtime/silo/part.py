@@ -141,6 +141,12 @@ STAGES = ("open", "start", "stop", "aclose")
 
 def check_part(name: str, part: Any) -> None:
     """Raise ConfigError for an object that is no `SiloPart`, and list everything that it lacks."""
+    if inspect.isroutine(part):
+        call = f"{part.__name__}()"
+        raise ConfigError(
+            f"part {name!r} is a function: a Silo takes the object that the function returns, so "
+            f"write {call}"
+        )
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
     for plain in ("grains", "abort", "agreement", "has_bookie"):
         if not callable(getattr(part, plain, None)):

@@ -287,11 +287,11 @@ class HandlerRun:
         if state is None:
             await self._run(end, is_again)
             return
-        state.set_writer(f"{self._grain.kind}.{self.batch.handler}")
+        state.writer = f"{self._grain.kind}.{self.batch.handler}"
         try:
             await self._run(end, is_again)
         finally:
-            state.set_writer("")
+            state.writer = ""
 
     async def _run(self, end: int, is_again: bool) -> None:
         """Run the items from `_at` to `end - 1`, and advance `_at`."""
