@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from itertools import count
 from uuid import uuid4
 
 from matches import GOALS, Goal
@@ -22,11 +23,13 @@ async def report(client: Client, match: str) -> None:
 
 async def publish(client: Client, match: str, goal: Goal) -> None:
     """Publish one goal. After an error, publish it again: it may not have been accepted."""
-    while True:
+    for attempt in count(1):
         try:
             await client.stream(GOALS, match).publish(goal)
             return
-        except MillstreamError:
+        except MillstreamError as error:
+            if attempt == 100:
+                print(f"{match}: still trying after {attempt} attempts: {error}", flush=True)
             await asyncio.sleep(0.1)
 
 
