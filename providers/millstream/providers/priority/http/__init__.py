@@ -1,6 +1,6 @@
 """An HTTP and JSON API of priority queues, for programs in any language. It needs the extra `http`.
 
-Install it with `pip install 'millstream[http]'`. `PriorityApi` is the server.
+Install it in a clone with `pip install -c constraints.txt '.[http]'`. `PriorityApi` is the server.
 `docs/reference/priority_http.md` describes its routes, status codes and guarantees.
 
 Owns the server, its connections and limits, the token, and the checks of a request before a route

@@ -2,7 +2,8 @@
 
 It needs the extra `redis`.
 
-Install it with `pip install 'millstream[redis]'`. Only this package imports the Redis client.
+Install it in a clone with `pip install -c constraints.txt '.[redis]'`. Only this package imports
+the Redis client.
 
 Owns the store, the connection to the server, the scripts and the form of rows. Reading starts at
 `store.py`.
@@ -18,7 +19,9 @@ except ModuleNotFoundError as error:
     if error.name != "redis":
         raise
     raise ModuleNotFoundError(
-        "priority queues in Redis need its client: pip install 'millstream[redis]'", name="redis"
+        "priority queues in Redis need its client. In a clone of Millstream, run "
+        "pip install -c constraints.txt '.[redis]'",
+        name="redis",
     ) from error
 
 __all__ = ["RedisOptions", "RedisStore"]
