@@ -37,8 +37,6 @@ NAMED = {
 }
 ELSEWHERE = {
     "millstream.providers.sqlite.WriterOptions": "millstream.runtime.database.WriterOptions",
-    "millstream.runtime.run.SiloProcess": "millstream.runtime.run.launcher.SiloProcess",
-    "millstream.runtime.run.SiloProcesses": "millstream.runtime.run.launcher.SiloProcesses",
 }
 """Names that two modules export: the reference has the second one."""
 SECTION = r"^%s:\n((?:(?:    .*)?\n)*)"
