@@ -119,6 +119,7 @@ PEERS = {
     "redis": ["redis"],
     "redis_streams": ["redis"],
     "asyncio": [],
+    "tasks": [],
     "sqlite": [],
     "nats": ["msgpack"],
     "zset": ["redis"],

@@ -18,8 +18,9 @@ from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
 from millstream.runtime import State
 from millstream.runtime.testing import CallEnded, SimStateStore
-from millstream.runtime.turns import catalog, deadlines
+from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.mailbox import Mailbox
 from millstream.runtime.turns.timers import ActivationTimer, TickSpec
 from millstream.streams import QueueMessage, Token
@@ -202,7 +203,7 @@ def test_turns_that_overlap_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_timers_that_do_not_start_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "start_timers", lambda *_: None)
+    monkeypatch.setattr(Catalog, "_start_timers", lambda *_: None)
     assert is_noticed("calls", "no tick within")
 
 
@@ -238,7 +239,7 @@ def test_a_tick_after_the_end_of_an_activation_is_noticed(monkeypatch: pytest.Mo
         return may_start(self, request) or (is_look and not self.is_gone)
 
     monkeypatch.setattr(Activation, "may_start", always)
-    monkeypatch.setattr(Mailbox, "end_timers", lambda self: None)
+    monkeypatch.setattr(Catalog, "_end_timers", lambda *_: None)
     assert is_noticed("calls", "a tick after on_deactivate")
 
 

@@ -381,8 +381,7 @@ def test_change_sets_new_times() -> None:
         assert times("tick") == [0.5, 1.5, 4.0]
         with pytest.raises(ConfigError, match=r"Asking\._tick has ended: start another one"):
             TIMERS["plain"].change(every=1.0)
-        activation = silo.assembly.catalog.find("Asking", "a")
-        assert activation is not None and activation.mailbox is None  # it is small again
+        assert silo.assembly.catalog._timers == {1: []}
 
     in_silo(main, Asking)
 
@@ -456,6 +455,20 @@ def test_no_tick_starts_once_the_activation_ends(how: str) -> None:
         TIMERS["slow"].cancel()
 
     in_silo(main, Asking)
+
+
+def test_a_silo_that_stops_by_force_ends_all_timers() -> None:
+    class Stuck(Asking):
+        async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+            await GATES["never"].wait()
+
+    async def main(silo: Silo) -> None:
+        await silo.grain(Stuck, "a").start("plain", 1.0)
+        await silo.stop()
+        with pytest.raises(ConfigError, match="has ended"):
+            TIMERS["plain"].change(every=1.0)
+
+    in_silo(main, Stuck, options=RuntimeOptions(drain_s=1.0))
 
 
 def test_marked_timers_start_again_with_the_next_activation() -> None:

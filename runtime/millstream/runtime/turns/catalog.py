@@ -45,7 +45,7 @@ from .activation import Activation, ActivationState
 from .kind import GrainKind
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
-from .timers import ActivationTimer, make_tick, start_timers
+from .timers import ActivationTimer, TickSpec, make_tick
 
 __all__ = ["Catalog", "Registrar"]
 
@@ -101,6 +101,7 @@ class Catalog:
         self._learned = learned
         self._next_id = 0
         self._activations: dict[str, dict[str, Activation]] = {}
+        self._timers: dict[int, list[ActivationTimer]] = {}  # by the id of their activation
         self.is_accepting = True
         self._is_closed = False
         self.count = 0
@@ -171,7 +172,7 @@ class Catalog:
             return
         activation.state = ActivationState.VALID
         activation.is_gated = False
-        start_timers(activation, self._turns, self._tasks)
+        self._start_timers(activation)
 
     def _construct(self, activation: Activation) -> Any:
         kind = activation.kind
@@ -215,7 +216,7 @@ class Catalog:
             return
         if not activation.is_gone:  # gone: the start took too long and was abandoned
             activation.go_on(ActivationState.VALID)
-            start_timers(activation, self._turns, self._tasks)
+            self._start_timers(activation)
 
     async def _activate(self, activation: Activation, request: Request) -> None:
         """Read the states and call the hook: all steps of a start that may take time."""
@@ -290,6 +291,7 @@ class Catalog:
         if activations.get(activation.key) is activation:
             del activations[activation.key]
         activation.abandon()
+        self._end_timers(activation)
         self.count -= 1
         if activation.grain is not None:
             end_life(activation.grain, Ended(activation))
@@ -313,7 +315,27 @@ class Catalog:
         schedule: TimerSchedule,
     ) -> Timer:
         """Start a timer of an activation."""
-        return ActivationTimer(activation, make_tick(method), schedule, self._turns, self._tasks)
+        return self._add_timer(activation, make_tick(method), schedule)
+
+    def _start_timers(self, activation: Activation) -> None:
+        """Start the timers of the marked methods of a grain."""
+        for name, schedule, timeout_s in activation.kind.timers:
+            method = getattr(activation.grain, name)
+            label = f"{activation.kind.name}.{name}"
+            self._add_timer(activation, TickSpec(method, label, timeout_s), schedule)
+
+    def _add_timer(
+        self, activation: Activation, spec: TickSpec, schedule: TimerSchedule
+    ) -> ActivationTimer:
+        all_timers = self._timers.setdefault(activation.id, [])
+        timer = ActivationTimer(activation, spec, schedule, self._turns, self._tasks, all_timers)
+        all_timers.append(timer)
+        return timer
+
+    def _end_timers(self, activation: Activation) -> None:
+        """Cancel the timers of an activation that has ended."""
+        for timer in list(self._timers.pop(activation.id, ())):
+            timer.cancel()
 
     def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
         """End an activation once its running turns have ended.
@@ -416,6 +438,7 @@ class Catalog:
         await self._tasks.aclose()
         for activation in self.all():
             activation.abandon()
+            self._end_timers(activation)
         self._activations.clear()
 
 

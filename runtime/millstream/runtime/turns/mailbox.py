@@ -23,7 +23,6 @@ from millstream.runtime.errors import Overloaded
 
 if TYPE_CHECKING:
     from millstream.runtime.definition.grain import DeactivationReason
-    from millstream.runtime.definition.timers import Timer
 
     from .request import Request
 __all__ = ["Mailbox", "WaitingBytes", "WaitingEntry"]
@@ -106,7 +105,6 @@ class Mailbox:
         "readers",
         "stop",
         "tasks",
-        "timers",
         "waiting",
         "waiting_bytes",
         "withdrawn",
@@ -126,7 +124,6 @@ class Mailbox:
         self.stop: DeactivationReason | None = None
         self.first_turn_due = False  # the end was requested before the first call has run
         self.tasks: dict[asyncio.Task[Any], None] = {}
-        self.timers: dict[Timer, None] = {}
         self.extensions: dict[str, Any] = {}
 
     @property
@@ -140,7 +137,6 @@ class Mailbox:
             or self.keep_until
             or self.stop
             or self.tasks
-            or self.timers
             or self.extensions
         )
 
@@ -173,11 +169,6 @@ class Mailbox:
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
         return sum(not task.done() for task in tasks)
-
-    def end_timers(self) -> None:
-        """Cancel the activation's timers. A tick that runs is left alone."""
-        for timer in list(self.timers):
-            timer.cancel()
 
     def release(self, entry: WaitingEntry) -> None:
         """Stop counting the bytes of an entry that no longer waits. Repeatable."""

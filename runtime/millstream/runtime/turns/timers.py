@@ -1,6 +1,7 @@
 """The timers of activations: each tick is a turn of its activation.
 
-Owns `ActivationTimer` and `start_timers`. `definition.timers` checks the times of a timer.
+Owns `ActivationTimer`. `catalog` keeps the timers of each activation, and `definition.timers`
+checks the times.
 
 Invariants:
 
@@ -27,7 +28,7 @@ from .activation import Activation
 from .request import RUNTIME_TASK, Request
 from .run import Turns, own_cancellation
 
-__all__ = ["ActivationTimer", "make_tick", "start_timers"]
+__all__ = ["ActivationTimer", "TickSpec", "make_tick"]
 
 log = logging.getLogger("millstream.timers")
 
@@ -81,6 +82,7 @@ class ActivationTimer:
     Args:
         spec: the method that a tick calls.
         tasks: run the ticks.
+        others: all timers of the activation; the timer leaves the list when it ends.
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class ActivationTimer:
         "_due",
         "_first_s",
         "_is_ticking",
+        "_others",
         "_schedule",
         "_spec",
         "_tasks",
@@ -102,8 +105,10 @@ class ActivationTimer:
         schedule: TimerSchedule,
         turns: Turns,
         tasks: Tasks,
+        others: list[ActivationTimer],
     ) -> None:
         self._activation = activation
+        self._others = others
         self._spec = spec
         self._schedule: TimerSchedule | None = schedule  # None once the timer has ended
         self._turns = turns
@@ -111,7 +116,6 @@ class ActivationTimer:
         self._waiting: Tick | None = None
         self._is_ticking = False
         self._first_s: float | None = None  # set by `change` during a tick
-        activation.ensure_mailbox().timers[self] = None
         self._due: asyncio.TimerHandle | None = tasks.call_later(schedule.first_s, self._tick)
 
     def __str__(self) -> str:
@@ -136,11 +140,8 @@ class ActivationTimer:
     def cancel(self) -> None:
         self._schedule = None
         self._unschedule()
-        box = self._activation.mailbox
-        if box is not None and self in box.timers:
-            del box.timers[self]
-            if not self._activation.is_gone:
-                self._activation.regate()
+        if self in self._others:
+            self._others.remove(self)
 
     def _unschedule(self) -> None:
         if self._due is not None:
@@ -210,14 +211,6 @@ class ActivationTimer:
             self.cancel()
         else:
             self._due = self._tasks.call_later(delay_s, self._tick)
-
-
-def start_timers(activation: Activation, turns: Turns, tasks: Tasks) -> None:
-    """Start the timers of the marked methods of a grain."""
-    kind = activation.kind
-    for name, schedule, timeout_s in kind.timers:
-        spec = TickSpec(getattr(activation.grain, name), f"{kind.name}.{name}", timeout_s)
-        ActivationTimer(activation, spec, schedule, turns, tasks)
 
 
 def make_tick(method: Callable[[], Coroutine[Any, Any, None]]) -> TickSpec:

@@ -269,8 +269,6 @@ class TurnRule:
         """Prevent all further direct turns, because the silo has ended."""
         self.state = GONE
         self.is_gated = True
-        if self.mailbox is not None:
-            self.mailbox.end_timers()
 
     def check(self) -> None:
         """Assert the invariants."""
