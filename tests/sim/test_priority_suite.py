@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.sim.suites.priority.notes import PriorityRun
 from tests.sim.suites.run import record
 from tests.sim.suites.runner import run_seed
 
@@ -21,6 +22,8 @@ from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.store.committing import CommittingQueue
 from millstream.providers.priority.store.memory import MemoryHold, Table
 from millstream.providers.priority.surface.asking import RequestSession
+from millstream.runtime.testing import Simulation, Step
+from millstream.runtime.testing import run as simulate
 
 pytestmark = [
     pytest.mark.rotates,
@@ -110,3 +113,21 @@ def test_messages_that_a_new_owner_does_not_know_are_noticed(
 def test_polls_that_nobody_wakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Polls, "tell", lambda self: None)
     assert is_noticed("a poll that waited got 0 of 1 message")
+
+
+def test_only_time_in_which_the_caller_is_not_paused_counts() -> None:
+    """A caller begins a call 3 s before its host is paused for 20 s."""
+
+    async def main(simulation: Simulation) -> None:
+        run = PriorityRun(simulation)
+        script = (Step(3.0, "pause", ("one",)), Step(5.0, "repair", ("one", "two")))
+        run.note_pauses((*script, Step(23.0, "resume", ("one",))))
+        start_s = run.now_s
+        await asyncio.sleep(4.0)
+        assert run.paused_s("one", start_s) == pytest.approx(1.0)
+        await asyncio.sleep(30.0)
+        assert run.paused_s("one", start_s) == pytest.approx(20.0)
+        assert run.paused_s("one", start_s + 13.0) == pytest.approx(10.0)
+        assert run.paused_s("two", start_s) == 0.0
+
+    simulate(main, 1)

@@ -15,7 +15,7 @@ from millstream.providers.priority import LeaseToken
 from millstream.providers.priority.core.commands import Enqueue
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.runtime import MillstreamError
-from millstream.runtime.testing import Simulation
+from millstream.runtime.testing import Script, Simulation, current_host
 
 __all__ = ["Given", "PriorityRun", "Seen"]
 
@@ -68,11 +68,29 @@ class PriorityRun(Run):
         self.ids: list[tuple[str, str]] = []
         self.canceled: list[tuple[str, str]] = []
         self.batches: list[Batch] = []
+        self.pauses: list[tuple[str, float, float]] = []  # hosts, with begin and end
 
     @property
     def now_s(self) -> float:
         """The time of the loop."""
         return self.simulation.loop.time()
+
+    def note_pauses(self, script: Script) -> None:
+        """Note when the script, which begins now, pauses hosts."""
+        begun_s: dict[str, float] = {}
+        for step in script:
+            at_s = self.now_s + step.at_s
+            if step.verb == "pause":
+                begun_s[step.words[0]] = at_s
+            elif step.verb == "resume" and step.words[0] in begun_s:
+                self.pauses.append((step.words[0], begun_s.pop(step.words[0]), at_s))
+
+    def paused_s(self, host: str, start_s: float) -> float:
+        """Return the seconds since `start_s` in which a host was paused."""
+        spans = [(begin_s, end_s) for name, begin_s, end_s in self.pauses if name == host]
+        return sum(
+            max(0.0, min(end_s, self.now_s) - max(begin_s, start_s)) for begin_s, end_s in spans
+        )
 
     def saw(self, queue: str, id: str, version: int, start_s: float, step: str = "") -> None:
         """Note the version that a call showed; the call has just ended."""
@@ -85,8 +103,11 @@ class PriorityRun(Run):
         limit_s: float,
         own_s: Callable[[], float] = lambda: 0.0,
     ) -> T | None:
-        """Await a call; return None if it failed in a way that the faults excuse. `own_s`: the time
-        that the caller itself worked during the call, which may be paused with its silo."""
+        """Await a call; return None if it failed in a way that the faults excuse.
+
+        The time in which the caller's host was paused does not count, nor does the time that the
+        caller itself worked during the call (`own_s`, which includes pauses).
+        """
         start_s = self.now_s
         self.figures["calls"] += 1
         try:
@@ -95,6 +116,8 @@ class PriorityRun(Run):
             self.figures[type(error).__name__] += 1
             return None
         finally:
-            took_s = self.now_s - start_s - own_s()
+            host = current_host()
+            paused_s = 0.0 if host is None or own_s() else self.paused_s(host.name, start_s)
+            took_s = self.now_s - start_s - own_s() - paused_s
             if took_s > limit_s + LATE_S:
                 self.on_violated(f"{what} took {took_s:.3f} s, its limit is {limit_s:g}")

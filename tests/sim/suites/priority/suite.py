@@ -103,6 +103,7 @@ async def priority(simulation: Simulation) -> Counter[str]:
     resizing = asyncio.create_task(resize(run, cluster))
     has_rival = simulation.rng.random() < 0.4
     rival = asyncio.create_task(Rival(run, store).work()) if has_rival else None
+    run.note_pauses(plan.script)
     await simulation.nemesis(plan.script, programs.boot)
     run.is_over = programs.is_over = commits.is_over = True
     await cluster.until_settled(CALL_S, RECOVERY_S)
