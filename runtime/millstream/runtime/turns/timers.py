@@ -182,6 +182,9 @@ class ActivationTimer:
 
     async def _run(self, request: Request) -> None:
         turns = self._turns
+        if request.stop_reason:  # the silo ended all turns by force before this task began
+            turns.finish(request)
+            return
         request.task = turns.find_task()
         seconds = self._spec.timeout_s or turns.options.call_timeout_s
         request.deadline = turns.loop.time() + seconds
