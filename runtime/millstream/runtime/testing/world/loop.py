@@ -411,8 +411,9 @@ class SimLoop(asyncio.BaseEventLoop):
             closed.update(left)
             for task in left:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coro: Any = task.get_coro()
                 with suppress(BaseException):
-                    task.get_coro().close()
+                    coro.close()
         for handle in self._ready:  # a callback could start a task that nobody closes
             handle.cancel()
         self._timers.clear()
