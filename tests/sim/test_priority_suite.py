@@ -124,10 +124,10 @@ def test_only_time_in_which_the_caller_is_not_paused_counts() -> None:
         run.note_pauses((*script, Step(23.0, "resume", ("one",))))
         start_s = run.now_s
         await asyncio.sleep(4.0)
-        assert run.paused_s("one", start_s) == pytest.approx(1.0)
+        assert run.measure_pauses("one", start_s) == pytest.approx(1.0)
         await asyncio.sleep(30.0)
-        assert run.paused_s("one", start_s) == pytest.approx(20.0)
-        assert run.paused_s("one", start_s + 13.0) == pytest.approx(10.0)
-        assert run.paused_s("two", start_s) == 0.0
+        assert run.measure_pauses("one", start_s) == pytest.approx(20.0)
+        assert run.measure_pauses("one", start_s + 13.0) == pytest.approx(10.0)
+        assert run.measure_pauses("two", start_s) == 0.0
 
     simulate(main, 1)

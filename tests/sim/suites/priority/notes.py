@@ -85,7 +85,7 @@ class PriorityRun(Run):
             elif step.verb == "resume" and step.words[0] in begun_s:
                 self.pauses.append((step.words[0], begun_s.pop(step.words[0]), at_s))
 
-    def paused_s(self, host: str, start_s: float) -> float:
+    def measure_pauses(self, host: str, start_s: float) -> float:
         """Return the seconds since `start_s` in which a host was paused."""
         spans = [(begin_s, end_s) for name, begin_s, end_s in self.pauses if name == host]
         return sum(
@@ -117,7 +117,7 @@ class PriorityRun(Run):
             return None
         finally:
             host = current_host()
-            paused_s = 0.0 if host is None or own_s() else self.paused_s(host.name, start_s)
+            paused_s = 0.0 if host is None or own_s() else self.measure_pauses(host.name, start_s)
             took_s = self.now_s - start_s - own_s() - paused_s
             if took_s > limit_s + LATE_S:
                 self.on_violated(f"{what} took {took_s:.3f} s, its limit is {limit_s:g}")
