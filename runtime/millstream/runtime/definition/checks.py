@@ -25,6 +25,7 @@ __all__ = [
     "check_name_is_free",
     "check_states",
     "is_root",
+    "takes_positional",
 ]
 
 RESERVED_PREFIX = "_ms"
@@ -67,7 +68,9 @@ def check_hooks(cls: type[Any], source: str) -> None:
 
 def _check_hook(cls: type[Any], name: str, parameters: str, source: str) -> None:
     hook = inspect.getattr_static(cls, name)
-    is_sound = inspect.iscoroutinefunction(hook) and _takes(hook, len(parameters.split(", ")))
+    is_sound = inspect.iscoroutinefunction(hook) and takes_positional(
+        hook, len(parameters.split(", "))
+    )
     if not is_sound:
         where = source_of(hook) if inspect.isfunction(hook) else source
         raise DefinitionError(
@@ -78,7 +81,7 @@ def _check_hook(cls: type[Any], name: str, parameters: str, source: str) -> None
 def check_init(cls: type[Any], source: str) -> None:
     """Refuse an `__init__` that needs arguments, since the runtime calls it without any."""
     init = cls.__init__
-    if cls.__millstream_hosted__ and inspect.isfunction(init) and not _takes(init, 1):
+    if cls.__millstream_hosted__ and inspect.isfunction(init) and not takes_positional(init, 1):
         is_written = not init.__code__.co_filename.startswith("<")  # not by a decorator
         raise DefinitionError(
             f"{source_of(init) if is_written else source}: {cls.__name__}.__init__"
@@ -87,10 +90,11 @@ def check_init(cls: type[Any], source: str) -> None:
         )
 
 
-def _takes(fn: Any, count: int) -> bool:
+def takes_positional(fn: Any, count: int) -> bool:
+    """Return whether a function can be called with `count` positional arguments and no others."""
     try:
         inspect.signature(fn).bind(*range(count))
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: it has no signature
         return False
     return True
 

@@ -18,12 +18,13 @@ from millstream.runtime.errors import DefinitionError, NotInCluster
 from millstream.runtime.options import check_fields
 from millstream.runtime.text import show_text
 
+from .checks import takes_positional
 from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .names import check_kind
 from .placement import RANDOM, Placement
 from .state import State
-from .timers import Timer, TimerSchedule, make_schedule, takes_nothing
+from .timers import Timer, TimerSchedule, make_schedule
 
 __all__ = [
     "Acknowledgeable",
@@ -438,7 +439,7 @@ class GrainContext:
             TypeError: `method` is not an async function that can be called without arguments.
             NotInCluster: The activation is ending.
         """
-        if not inspect.iscoroutinefunction(method) or not takes_nothing(method):
+        if not inspect.iscoroutinefunction(method) or not takes_positional(method, 0):
             raise TypeError(
                 f"{self._home.grain_id}: context.timer({show_text(repr(method))}): give an "
                 "`async def` method without arguments, such as `self.flush`, and do not call it"

@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeVar
 from millstream.runtime.errors import ConfigError, DefinitionError
 from millstream.runtime.text import show_text
 
+from .checks import takes_positional
 from .markers import Flag, Mark, Timeout, add_mark, marks_of
 from .method import source_of
 
-__all__ = ["Timer", "TimerMark", "TimerSchedule", "make_schedule", "takes_nothing", "timer"]
+__all__ = ["Timer", "TimerMark", "TimerSchedule", "make_schedule", "timer"]
 
 TM = TypeVar("TM", bound=Callable[[Any], Coroutine[Any, Any, None]])
 
@@ -78,13 +79,13 @@ def make_schedule(
     interleave: bool = False,
 ) -> TimerSchedule:
     """Check the times of a timer. Raises ConfigError; `where` begins its text."""
-    if every is not None and not is_time(every, 0.0, is_open=True):
+    if every is not None and not (is_time(every) and every > 0):
         raise ConfigError(
             f"{where}: every={show_text(repr(every))}: write a positive, finite number of seconds"
         )
     if first is None and every is None:
         raise ConfigError(f"{where}: write `every` for repeated ticks, or `first` for one tick")
-    if first is not None and not is_time(first, 0.0, is_open=False):
+    if first is not None and not (is_time(first) and first >= 0):
         raise ConfigError(
             f"{where}: first={show_text(repr(first))}: write a finite number of seconds, at least 0"
         )
@@ -95,12 +96,9 @@ def make_schedule(
     )
 
 
-def is_time(value: object, least: float, *, is_open: bool) -> bool:
-    """Return whether a value is a finite number of seconds from `least` on."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):  # type: ignore[arg-type]
-        return False
-    return value > least if is_open else value >= least  # type: ignore[operator]
+def is_time(value: object) -> bool:
+    """Return whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ class TimerMark(Mark):
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Refuse methods that a timer cannot call."""
         subject = f"{source_of(fn)}: {owner.__name__}.{name}"
-        if not inspect.iscoroutinefunction(fn) or not takes_nothing(fn, 1):
+        if not inspect.iscoroutinefunction(fn) or not takes_positional(fn, 1):
             raise DefinitionError(f"{subject}: a timer calls `async def {name}(self) -> None`")
         others = [mark for mark in marks_of(owner, name) if mark is not self]
         for mark in others:
@@ -132,15 +130,6 @@ class TimerMark(Mark):
             raise DefinitionError(
                 f"{subject}: a contract has no timers; mark the method of the grain"
             )
-
-
-def takes_nothing(fn: Callable[..., Any], given: int = 0) -> bool:
-    """Return whether a function can be called with `given` positional arguments only."""
-    try:
-        inspect.signature(fn).bind(*range(given))
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def timer(

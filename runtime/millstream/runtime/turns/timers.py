@@ -39,7 +39,6 @@ class TickSpec:
     __slots__ = ("_method", "label", "timeout_s")
     extension = ""
     writes_states = True
-    is_shielded = False
     late = CallTimeout
 
     def __init__(
