@@ -11,7 +11,7 @@ from tests.sim.suites import calls_suite
 from tests.sim.suites.calls_suite import Account
 from tests.sim.suites.run import record
 from tests.sim.suites.run.record import current_run
-from tests.sim.suites.runner import run_seed
+from tests.sim.suites.runner import is_noticed, run_seed
 from tests.sim.suites.streams import handlers
 from tests.sim.suites.streams import suite as streams_suite
 from tests.sim.suites.streams.log_queues import LogReceiver, LogService
@@ -36,19 +36,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-SEEDS = range(1, 4)
 Read = Callable[[Sequence[QueueMessage]], Sequence[QueueMessage]]
 
 
 @pytest.fixture(autouse=True)
 def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
-
-
-def is_noticed(suite: str, *what: str) -> bool:
-    """Does one of a few seeds fail with all of these texts?"""
-    failures = (run_seed(suite, seed).failure for seed in SEEDS)
-    return any(all(text in failure for text in what) for failure in failures)
 
 
 def plant_read(monkeypatch: pytest.MonkeyPatch, change: Read) -> None:

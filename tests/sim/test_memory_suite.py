@@ -12,7 +12,7 @@ from tests.sim.suites.memory.queues import Accepted, Era, Ledger
 from tests.sim.suites.memory.suite import MemoryRun
 from tests.sim.suites.run import record
 from tests.sim.suites.run.record import Run
-from tests.sim.suites.runner import run_seed
+from tests.sim.suites.runner import is_noticed
 from tests.sim.suites.streams.handlers import Heard
 
 from millstream.providers.memory.partition import Partition
@@ -37,7 +37,6 @@ pytestmark = [
 ]
 
 T = TypeVar("T")
-SEEDS = range(1, 13)
 GRAIN = "millstream.MemoryQueue/default/q"
 FIRST, SECOND = Era("q", 1), Era("q", 2)
 
@@ -47,18 +46,13 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
 
 
-def is_noticed(what: str, *first: int) -> bool:
-    """Does one of a few seeds fail with this text? `first`: seeds that failed so before."""
-    return any(what in run_seed("memory", seed).failure for seed in (*first, *SEEDS))
-
-
 def test_content_that_a_stop_does_not_store_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(self: MemoryQueue, reason: Any) -> None:
         self._adapter.logs.serves_no_more(self._queue, self._log)
         self._log.close("it forgets")
 
     monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)
-    assert is_noticed("never got it", 2)
+    assert is_noticed("memory", "never got it", first=(2,))
 
 
 def test_messages_that_change_places_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +64,7 @@ def test_messages_that_change_places_are_noticed(monkeypatch: pytest.MonkeyPatch
         return [message for message in found if message is not None]
 
     monkeypatch.setattr(Partition, "read_at", swapped)
-    assert is_noticed("was loaded with", 4)
+    assert is_noticed("memory", "was loaded with", first=(4,))
 
 
 def test_messages_that_are_acknowledged_too_early_are_noticed(
@@ -82,12 +76,12 @@ def test_messages_that_are_acknowledged_too_early_are_noticed(
         return pull(self, group, min(count + 1, self.depth(group)))
 
     monkeypatch.setattr(Partition, "pull", greedy)
-    assert is_noticed("never got it")
+    assert is_noticed("memory", "never got it")
 
 
 def test_losses_that_are_not_told_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Subscriber, "lose", lambda self, loss: None)
-    assert is_noticed("had not heard that", 3)
+    assert is_noticed("memory", "had not heard that", first=(3,))
 
 
 def test_a_gap_that_is_overtaken_by_what_follows_it_is_noticed(
@@ -104,7 +98,7 @@ def test_a_gap_that_is_overtaken_by_what_follows_it_is_noticed(
 
     monkeypatch.setattr(HandlerRun, "_tell", nothing)
     monkeypatch.setattr(HandlerRun, "_run", run_and_tell)
-    assert is_noticed("had not heard that")
+    assert is_noticed("memory", "had not heard that")
 
 
 STREAM, WHO = "orders/k", "reader"
