@@ -42,6 +42,7 @@ from .cluster.table import (
 )
 from .codec.hooks import register_type
 from .definition import reference_codec as reference_codec
+from .definition.filters import CallFilter, CallFilters, GrainCall, Proceed
 from .definition.grain import (
     Acknowledgeable,
     Contract,
@@ -125,6 +126,8 @@ __all__ = [
     "Address",
     "CallCycle",
     "CallError",
+    "CallFilter",
+    "CallFilters",
     "CallTimeout",
     "Client",
     "ClusterError",
@@ -139,6 +142,7 @@ __all__ = [
     "Env",
     "Etag",
     "Grain",
+    "GrainCall",
     "GrainContext",
     "GrainError",
     "Link",
@@ -158,6 +162,7 @@ __all__ = [
     "Openable",
     "Overloaded",
     "Placement",
+    "Proceed",
     "PublishUnknown",
     "QueueFenced",
     "QueueFull",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from millstream.runtime import (
+    CallFilters,
     Contract,
     Grain,
+    GrainCall,
     GrainError,
     Overloaded,
     Runtime,
@@ -280,6 +282,25 @@ def wrong_references(runtime: Runtime) -> None:
     with_options("Airport/BOS")  # E
     with_options(Airport)  # E
     with_options(Tally())  # E
+    with_options(runtime.grain(Airport, "BOS"), flowing_headers={"tries": 3})  # E
+
+
+async def takes_one(call: GrainCall) -> object:
+    return call.method
+
+
+def needs_two(call: GrainCall, key: str) -> bool:
+    return True
+
+
+def wrong_filters() -> None:
+    CallFilters(incoming=[takes_one])  # E
+    CallFilters(incoming=takes_one)  # E
+    CallFilters(outgoing=["audit"])  # E
+    CallFilters([takes_one])  # E
+    grain(filters=[takes_one])  # E
+    grain(may_interleave=needs_two)  # E
+    grain(may_interleave=True)  # E
 
 
 # --- calls ---------------------------------------------------------------------------------------

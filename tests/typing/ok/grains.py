@@ -17,17 +17,21 @@ from millstream.runtime import (
     ActivationTimeout,
     CallCycle,
     CallError,
+    CallFilter,
+    CallFilters,
     CallTimeout,
     Conflict,
     Contract,
     DeactivationReason,
     Grain,
+    GrainCall,
     GrainContext,
     GrainError,
     MillstreamError,
     NotHosted,
     Overloaded,
     Placement,
+    Proceed,
     Rejected,
     Role,
     Runtime,
@@ -292,6 +296,39 @@ async def call_with_options(runtime: Runtime) -> None:
     patient = with_options(boston, timeout=90, headers={"trace": "1"})
     assert_type(patient, Airport)
     assert_type(await with_options(patient, timeout=0.5).add(1), int)
+    assert_type(with_options(boston, flowing_headers={"trace": "1"}), Airport)
+
+
+async def audit(call: GrainCall, proceed: Proceed) -> object:
+    assert_type(call.arguments, dict[str, object])
+    call.headers["trace"] = call.grain_id
+    return await proceed()
+
+
+async def count(call: GrainCall, proceed: Proceed) -> int:
+    await proceed()
+    return len(call.arguments)
+
+
+class Audit:
+    async def __call__(self, call: GrainCall, proceed: Proceed) -> object:
+        return await proceed()
+
+
+def is_quick(call: GrainCall) -> bool:
+    return call.method == "quick"
+
+
+FILTERS: list[CallFilter] = [audit, count, Audit()]
+
+
+@grain(filters=CallFilters(incoming=[audit, Audit()]), may_interleave=is_quick)
+class Audited(Grain):
+    async def quick(self) -> None:
+        with self.context.allow_call_chain_reentrancy():
+            await self.grain(Audited, self.key).quick()
+        with self.context.suppress_call_chain_reentrancy():
+            await self.grain(Audited, "other").quick()
 
 
 async def call_and_recover(runtime: Runtime) -> str:

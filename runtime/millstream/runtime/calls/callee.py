@@ -20,13 +20,14 @@ import msgspec
 
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
+from millstream.runtime.definition.headers import HeaderSet, check_size
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
 from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import show_text
 from millstream.runtime.turns.activation import Activation
-from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.kind import GrainKind, may_interleave
 from millstream.runtime.turns.request import RUNTIME_TASK, Request, cancel_turn, current_request
 from millstream.runtime.turns.run import Turns, own_cancellation
 from millstream.runtime.turns.runners import RunnerTasks
@@ -95,7 +96,7 @@ class InboundCall:
             call.caller,
             # the caller's timeout, minus the time until the call was sent: see `Remote`
             ttl_s + EARLIER_S if ttl_s > LONG_S - EARLIER_S else ttl_s / (1 - EARLIER_PART),
-            call.headers,
+            headers_in(call),
             None if group is None else self,
         )
         if group is not None:
@@ -117,17 +118,25 @@ class InboundCall:
         if self.kind.is_reentrant:
             self.request.is_interleaving = True
         try:
+            self.decide(self.kind)
             if activation.try_enter(self.request):
                 self._callee.push(self)
                 return
             self.wait_in(activation)
             if self.request.chain:
                 check_cycle(activation, self.request)
-        except Overloaded as error:
-            self.fail(error)
         except CallCycle as error:
             activation.withdraw(self)
             self.fail(error)
+        except Exception as error:  # Overloaded, Rejected, or arguments that cannot be decoded
+            self.fail(error)
+
+    def decide(self, kind: GrainKind) -> None:
+        """Set whether the call may interleave, if its class decides that for each call."""
+        spec, request = self.request.spec, self.request
+        if kind.may_interleave is not None and spec.is_filtered and not request.is_interleaving:
+            args = spec.arguments.decode(self.call.body, kind.runtime)
+            request.is_interleaving = may_interleave(kind, self.call.key, spec, args, request)
 
     def wait_in(self, activation: Activation) -> None:
         """Wait until the activation is free. Raises Overloaded."""
@@ -260,7 +269,8 @@ class Callee(RunnerTasks[InboundCall]):
         """Return the method that a call names.
 
         Raises NotHosted: this silo does not host the grain type, or the type has no such method;
-        NotAllowed: the role of the caller may not call the method.
+        NotAllowed: the role of the caller may not call the method; ConfigError: the headers exceed
+        a limit.
         """
         spec = self.find(kind, call)
         if spec is None:
@@ -271,8 +281,10 @@ class Callee(RunnerTasks[InboundCall]):
     def find(self, kind: GrainKind, call: Call) -> MethodSpec | None:
         """Return the method that a call names, or None if this silo does not know it.
 
-        Raises NotAllowed.
+        Raises NotAllowed, and ConfigError above a limit of headers.
         """
+        if call.headers or call.flowing:
+            check_size(call.headers, call.flowing)
         spec = None if kind.hosted is None else kind.hosted.specs.get(call.method)
         spec = spec or self._extension_specs.get(call.method)
         if spec is not None and call.role < Role.SILO:
@@ -307,12 +319,13 @@ class Callee(RunnerTasks[InboundCall]):
         inbound.kind = activation.kind
         if activation.kind.is_reentrant:
             inbound.request.is_interleaving = True
-        if activation.try_enter(inbound.request):
-            self.push(inbound)
-            return
         try:
-            inbound.wait_in(activation)
-        except Overloaded:
+            inbound.decide(activation.kind)
+            if activation.try_enter(inbound.request):
+                self.push(inbound)
+            else:
+                inbound.wait_in(activation)
+        except Exception:
             inbound.close()
             raise
 
@@ -428,6 +441,14 @@ class Callee(RunnerTasks[InboundCall]):
 def size_of(call: Call) -> int:
     """Return the bytes that a waiting call holds, without the parts that all calls have alike."""
     size = len(memoryview(call.body)) + len(call.key) + sum(map(len, call.chain))
-    if call.headers:
-        size += sum(len(name) + len(text) for name, text in call.headers.items())
+    for headers in (call.headers, call.flowing):
+        if headers:
+            size += sum(len(name) + len(text) for name, text in headers.items())
     return size
+
+
+def headers_in(call: Call) -> HeaderSet | None:
+    """Return the headers of a call that arrived, or None if there are none."""
+    if call.headers is None and call.flowing is None:
+        return None
+    return HeaderSet(call.headers or {}, call.flowing)

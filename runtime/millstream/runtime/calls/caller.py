@@ -14,19 +14,27 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from millstream.runtime.definition.filters import CallFilter, FilterChain
+from millstream.runtime.definition.headers import HeaderSet, check_size, merge_headers, show_headers
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import Rejected, SiloUnavailable
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
-from millstream.runtime.turns.kind import GrainKind
-from millstream.runtime.turns.request import Request, current_request, live_request
+from millstream.runtime.turns.flows import flowing_of
+from millstream.runtime.turns.kind import GrainKind, may_interleave, view_of
+from millstream.runtime.turns.request import (
+    Request,
+    current_request,
+    live_request,
+    turn_name,
+)
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call
@@ -39,7 +47,7 @@ from .waits import LocalWait, Moved, RemoteWait
 
 __all__ = ["Caller"]
 
-Headers = dict[str, str] | None
+Headers = HeaderSet | None
 
 
 class Caller:
@@ -47,6 +55,9 @@ class Caller:
 
     Args:
         shielded: keeps the turns that outlive their callers.
+        outgoing: the filters that run around all calls of this process.
+        has_outgoing: True if calls of this process, or of a grain type that it hosts, have outgoing
+            filters.
     """
 
     def __init__(
@@ -57,7 +68,11 @@ class Caller:
         callee: Callee,
         shielded: Tasks,
         new_context: Callable[[], Context],
+        outgoing: Sequence[CallFilter] = (),
+        has_outgoing: bool = False,
     ) -> None:
+        self._outgoing = tuple(outgoing)
+        self.has_outgoing = has_outgoing
         self._turns = turns
         self._remote = remote
         self._locator = locator
@@ -82,6 +97,20 @@ class Caller:
         turns = self._turns
         if turns.ended:
             turns.check_running()
+        if self.has_outgoing and spec.is_filtered and not kind.is_internal:
+            return self._call_filtered(kind, key, spec, args, timeout_s, headers)
+        return self._call_through(kind, key, spec, args, timeout_s, headers)
+
+    def _call_through(
+        self,
+        kind: GrainKind,
+        key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        timeout_s: float | None,
+        headers: Headers,
+    ) -> Coroutine[Any, Any, Any]:
+        turns = self._turns
         if spec.is_one_way:
             return self._send_one_way(kind, key, spec, args, headers)
         if spec.is_shielded:
@@ -95,6 +124,36 @@ class Caller:
             if turns.find_task() is parent.task:
                 return self._in_own_task(kind, key, spec, args, timeout_s, headers)
         return self._call_under(parent, kind, key, spec, args, timeout_s, headers)
+
+    async def _call_filtered(
+        self,
+        kind: GrainKind,
+        key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        timeout_s: float | None,
+        headers: Headers,
+    ) -> Any:
+        """Call inside the outgoing filters of the calling grain's class and of this process."""
+        parent = live_request()
+        activation = None if parent is None else parent.activation
+        own = activation.kind.outgoing if isinstance(activation, Activation) else ()
+        shown = show_headers(join_headers(headers, parent) or HeaderSet({}))
+        caller = "" if parent is None else turn_name(parent)
+        call = view_of(kind, key, spec, spec.isolate(args, kind.runtime), dict(shown), caller)
+        passed: list[Any] = []
+
+        async def invoke(values: tuple[Any, ...]) -> Any:
+            sent = headers
+            if call.headers != shown:
+                flowing = None if headers is None else headers.flowing
+                sent = HeaderSet(merge_headers({}, call.headers), flowing)
+            passed[:] = [await self._call_through(kind, key, spec, values, timeout_s, sent)]
+            return passed[0]
+
+        result = await FilterChain((*own, *self._outgoing), call, invoke, lambda: False).run()
+        is_own = bool(passed) and result is passed[0]
+        return result if is_own else spec.isolate_result(result, kind.runtime)
 
     def call_here(
         self,
@@ -130,6 +189,8 @@ class Caller:
         waiting: Request | None = None,
         begun: list[Request] | None = None,
     ) -> Coroutine[Any, Any, Any]:
+        if headers is not None:
+            headers = join_headers(headers, parent)
         destination: Destination | None = None
         try:
             destination = self._locator.find(kind, key)
@@ -139,6 +200,8 @@ class Caller:
         if begun is not None:
             begun.append(request)
         request.headers = headers
+        if kind.may_interleave is not None and not request.is_interleaving:
+            request.is_interleaving = may_interleave(kind, key, spec, args, request)
         if waiting is not None and request.parent is waiting:
             request.same_task = True
         if isinstance(destination, Activation):
@@ -191,6 +254,8 @@ class Caller:
         The caller holds `size_bytes` of encoded arguments meanwhile. Raises CallCycle if the wait
         could never end, Overloaded, and the error of a failed start.
         """
+        if activation.try_enter(request):
+            return True  # the turn that blocks others waits for this request in an open section
         future: asyncio.Future[str | None] = self._turns.loop.create_future()
         entry = LocalWait(future, request, self._turns.known_errors, size_bytes)
         activation.queue(entry)
@@ -344,20 +409,36 @@ class Caller:
         Raises Overloaded if the grain is here and its mailbox is full.
         """
         body = spec.arguments.encode(args)
+        sent = join_headers(headers, live_request())
         destination = self._find_quietly(kind, key)
         if not isinstance(destination, Activation) and (
             destination is None or not destination.writer.is_ready
         ):
             destination = await self._locator.wait(kind, key, 0.0, len(body))
         ttl_s = spec.timeout_s or self._turns.options.call_timeout_s
-        message = Call(
-            0, kind.name, key, spec.wire_name, msgspec.Raw(body), ttl_s, "", [], 0, headers, 0
-        )
+        raw = msgspec.Raw(body)
+        message = Call(0, kind.name, key, spec.wire_name, raw, ttl_s, "", [], 0, None, 0)
+        if sent is not None:
+            message.headers, message.flowing = sent.own or None, sent.flowing or None
         if isinstance(destination, Activation):
             self._callee.take_one_way(destination, message, spec)
         else:
             destination.writer.send_one_way(message)
         await self._turns.budget.spend()
+
+
+def join_headers(headers: Headers, parent: Request | None) -> Headers:
+    """Return the headers of a call with those that flow from its calling turn.
+
+    Raises ConfigError above a limit.
+    """
+    flowing = {} if parent is None else flowing_of(parent)
+    if headers is None:
+        return HeaderSet({}, flowing) if flowing else None
+    if headers.flowing:
+        flowing = {**flowing, **headers.flowing}
+    check_size(headers.own, flowing)
+    return HeaderSet(headers.own, flowing)
 
 
 async def begin_in_task(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

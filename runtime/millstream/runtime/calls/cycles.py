@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from millstream.runtime.errors import CallCycle
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.flows import is_in_section
 from millstream.runtime.turns.request import Request, path_to, waits_for
 
 __all__ = ["check_cycle", "name_blockers", "note_blockers"]
 
 
 def check_cycle(activation: Activation, request: Request) -> None:
-    """Raise CallCycle if a turn that blocks the request waits for this request itself."""
-    if any(waits_for(blocking, request) for blocking in activation.blocking()):
+    """Raise CallCycle if a turn that blocks the request waits for this request itself.
+
+    A turn in whose section the request is does not block it.
+    """
+    blocking = [turn for turn in activation.blocking() if not is_in_section(request, turn)]
+    if any(waits_for(turn, request) for turn in blocking):
         target = str(activation)
         path: list[str] = []
         for name in path_to(request):  # turns before the target are no part of the cycle

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
@@ -46,6 +47,7 @@ class CallEngine:
         part: returns the silo's part with a name. Raises ConfigError if there is none.
         secrets: the secrets of the cluster and of its operators that this process knows.
         brought: see `References`.
+        filters: run around the calls of this process.
     """
 
     callee: Callee
@@ -64,7 +66,9 @@ class CallEngine:
         part: Callable[[str], Any],
         secrets: Secrets = NO_SECRETS,
         brought: Collection[type[Contract]] = (),
+        filters: CallFilters = NO_FILTERS,
     ) -> None:
+        self._filters = filters
         self.loop = asyncio.get_running_loop()
         self.address = identity.address
         self._env = env
@@ -84,6 +88,7 @@ class CallEngine:
             self.turns.check_running,
             part,
             brought,
+            filters.incoming,
         )
         self.remote = Remote(self.turns, self.references)
 
@@ -107,8 +112,16 @@ class CallEngine:
         self.callee = Callee(
             self.address, turns, self.new_tasks(), self.outbox, locator, references
         )
+        outgoing = self._filters.outgoing
         self.caller = Caller(
-            turns, self.remote, locator, self.callee, self._shielded, self._env.new_context
+            turns,
+            self.remote,
+            locator,
+            self.callee,
+            self._shielded,
+            self._env.new_context,
+            outgoing,
+            bool(outgoing) or any(kind.outgoing for kind in references.kinds.values()),
         )
         self.stubs = StubBuilder(
             turns, self.caller, locator, activations, references.build_optioned

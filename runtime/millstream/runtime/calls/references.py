@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.filters import CallFilter
 from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.reference import OptionedReference
@@ -86,6 +87,8 @@ class References:
         waiting_bytes: counts the bytes of the requests that wait in this process.
         check_running: raises NotInCluster unless this process can make calls.
         part: returns the silo's part with a name. Raises ConfigError if there is none.
+        incoming: the filters that run around calls of all hosted classes, except for those that
+            parts bring.
         brought: the hosted classes that parts of the silo bring. Only silos may call them, except
             for methods with the mark `@open_to`.
 
@@ -105,7 +108,9 @@ class References:
         check_running: Callable[[], None],
         part: Callable[[str], Any],
         brought: Collection[type[Contract]] = (),
+        incoming: Sequence[CallFilter] = (),
     ) -> None:
+        self._incoming = incoming
         self._brought = frozenset(brought)
         self.address = address
         self.check_running = check_running
@@ -162,6 +167,7 @@ class References:
             self._waiting_calls_max,
             self._waiting_bytes,
             Role.SILO if is_closed else Role.CLIENT,
+            () if is_closed else self._incoming,
         )
         self._kinds[name] = kind
         return kind

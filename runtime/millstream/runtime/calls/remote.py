@@ -15,6 +15,7 @@ from millstream.runtime.codec.failures import rebuild
 from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallTimeout
+from millstream.runtime.turns.flows import flowing_of
 from millstream.runtime.turns.request import Request, chain_of, turn_name
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
@@ -95,8 +96,8 @@ class Remote:
                 f"{name}/{key}: {request.spec.label}: the deadline passed before the call was sent "
                 f"(timeout {limit_s:g} s)"
             )
-        is_hop, spec = request.same_task, request.spec
-        return Call(
+        is_hop, spec, headers = request.same_task, request.spec, request.headers
+        call = Call(
             0,
             name,
             key,
@@ -106,9 +107,12 @@ class Remote:
             turn_name(request.parent) if is_hop else "",
             chain_of(request, self._turns.new_id) if is_hop or request.chain else [],
             hops,
-            request.headers,
+            None if headers is None else headers.own or None,
             request.depth,
         )
+        if headers is not None or request.parent is not None:
+            call.flowing = flowing_of(request) or None
+        return call
 
     def take(self, spec: MethodSpec, answer: Any) -> Any:
         """Decode a result, or raise the callee's error."""

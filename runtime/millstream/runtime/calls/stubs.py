@@ -189,7 +189,9 @@ class StubBuilder:
             self._bind(namespace, index, own)
             for at, parameter in enumerate(spec.parameters):
                 namespace[f"_ms_default_{index}_{at}"] = parameter.default
-        exec(_code(grain_type, kind.hosted or grain_type, own_specs, not has_options), namespace)
+        is_filtered = bool(kind.incoming) or self._caller.has_outgoing
+        source = (kind.hosted or grain_type, own_specs, not has_options, is_filtered)
+        exec(_code(grain_type, *source), namespace)
         body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": kind.name}
         body["_ms_optioned"] = staticmethod(self._optioned)
         for spec in specs:
@@ -264,11 +266,16 @@ class StubBuilder:
 
 
 def _code(
-    grain_type: GrainType, hosted: GrainType, own_specs: list[MethodSpec], is_plain: bool
+    grain_type: GrainType,
+    hosted: GrainType,
+    own_specs: list[MethodSpec],
+    is_plain: bool,
+    is_filtered: bool,
 ) -> Any:
     """Return the compiled stubs. The hosted class, if any, decides whether a stub may be direct."""
+    is_quick = is_plain and not is_filtered
     source = "\n".join(
-        _stub_source(index, spec, own, is_plain, is_plain and _may_be_direct(hosted, own))
+        _stub_source(index, spec, own, is_plain, is_quick and _may_be_direct(hosted, own))
         for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True))
     )
     code = grain_type.stub_code.get(source)
@@ -285,7 +292,8 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
     options = grain_type.options
     writes = any(field.writes_each_turn for field in grain_type.states.values())
     special = spec.is_read_only or spec.is_interleaving or spec.is_one_way or spec.is_shielded
-    return options.direct and not (options.reentrant or special or writes)
+    decides = options.reentrant or options.may_interleave is not None
+    return options.direct and not (decides or special or writes)
 
 
 def _extension_source(spec: MethodSpec, is_direct: bool) -> str:

@@ -41,7 +41,7 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
         if name.startswith("_") or not hasattr(fn, "__code__") or not fn.__code__.co_flags & 0x80:
             continue
         spec = MethodSpec(cls.__name__, name, fn, getattr(fn, "__millstream__", []))
-        spec.extension, spec.is_internal = extension, True
+        spec.extension, spec.is_internal, spec.is_filtered = extension, True, False
         role = role_of(cls, name)
         spec.open_to = Role.SILO if role is None else role
         spec.wire_name = f"{extension}.{name}" if extension else name

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from millstream.runtime.calls.engine import CallEngine
 from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.cluster.table import MemberInfo, MembershipTable
+from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Openable
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
@@ -54,6 +55,7 @@ class Client:
         gateways: The addresses `host:port` of silos. See `connect`.
         membership: The membership table of the cluster. See `connect`.
         cluster: The name of the cluster.
+        filters: Run around the calls of this client. See `connect`.
         options: The options of calls. None: the defaults.
         env: Wall time, chance and ids. None: those of this machine.
         transport: The transport. None: `TcpTransport`.
@@ -74,6 +76,7 @@ class Client:
         *,
         membership: MembershipTable | str | None = None,
         cluster: str = "dev",
+        filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
@@ -86,6 +89,8 @@ class Client:
         self._options = RuntimeOptions() if options is None else options
         check_kind("connect(options=...)", self._options, RuntimeOptions)
         self._env = Env() if env is None else env
+        check_kind("connect(filters=...)", filters, CallFilters)
+        self._filters = filters
         check_kind("connect(env=...)", self._env, Env)
         self._transport = TcpTransport() if transport is None else transport
         check_kind("connect(operator_secret=...)", operator_secret, str)
@@ -222,6 +227,7 @@ class Client:
             lost=self._on_lost,
             part=self._part,
             secrets=self._secrets,
+            filters=self._filters,
         )
 
     def _on_lost(self, name: str) -> None:
@@ -300,6 +306,7 @@ def connect(
     *gateways: str,
     membership: MembershipTable | str | None = None,
     cluster: str = "dev",
+    filters: CallFilters = NO_FILTERS,
     options: RuntimeOptions | None = None,
     operator_secret: str = "",
 ) -> Client:
@@ -320,6 +327,7 @@ def connect(
             makes from text is closed after each reading; an object stays open. Silos that follow
             another membership table are refused.
         cluster: The name of the cluster.
+        filters: The outgoing filters run around each call of a grain that this client makes.
         options: The options of calls. None: the defaults.
         operator_secret: The operator's secret of the cluster. It permits the actions of operators,
             such as pausing queues. The function `millstream.runtime.operator_secret` reads it from
@@ -336,6 +344,7 @@ def connect(
         gateways,
         membership=membership,
         cluster=cluster,
+        filters=filters,
         options=options,
         operator_secret=operator_secret,
     )

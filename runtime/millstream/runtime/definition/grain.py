@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, overload
@@ -19,6 +20,7 @@ from millstream.runtime.options import check_fields
 from millstream.runtime.text import show_text
 
 from .checks import takes_positional
+from .filters import NO_FILTERS, CallFilters, GrainCall, check_decision
 from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .names import check_kind
@@ -151,6 +153,7 @@ class Home(Protocol):
     @property
     def silo(self) -> str: ...
     def headers(self) -> Mapping[str, str]: ...
+    def section(self, is_open: bool) -> AbstractContextManager[None]: ...
     def end_when_idle(self) -> None: ...
     def keep_alive(self, seconds: float, /) -> None: ...
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
@@ -365,8 +368,38 @@ class GrainContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that the caller of the running turn set by `with_options`."""
+        """The headers of the running turn: those that its caller set by `with_options`, and those
+        that flow along the chain of calls.
+        """
         return self._home.headers()
+
+    def allow_call_chain_reentrancy(self) -> AbstractContextManager[None]:
+        """Let calls back into this grain start at once, while the `with` block runs.
+
+        A call starts if the running turn waits for it, directly or through other grains, tasks and
+        silos. Calls of other chains wait as always. Without the block, such a call raises
+        CallCycle, or waits until its deadline.
+
+        ```python
+        with self.context.allow_call_chain_reentrancy():
+            await self.grain(Partner, key).ask_back(self.key)
+        ```
+
+        Raises:
+            NotInCluster: No turn of this grain runs in this task. Raised at the start of the block.
+        """
+        return self._home.section(True)
+
+    def suppress_call_chain_reentrancy(self) -> AbstractContextManager[None]:
+        """Make calls in the `with` block that may not come back to a waiting grain of the chain.
+
+        This hides each `allow_call_chain_reentrancy` of this turn and of the turns that wait for
+        it.
+
+        Raises:
+            NotInCluster: No turn of this grain runs in this task. Raised at the start of the block.
+        """
+        return self._home.section(False)
 
     def deactivate_when_idle(self) -> None:
         """End this activation when its running turns have ended.
@@ -475,6 +508,8 @@ def grain(
     placement: Placement = RANDOM,
     idle_after: float | None = None,
     direct: bool = True,
+    filters: CallFilters = NO_FILTERS,
+    may_interleave: Callable[[GrainCall], bool] | None = None,
 ) -> Callable[[CT], CT]: ...
 def grain(
     cls: Any = None,
@@ -485,6 +520,8 @@ def grain(
     placement: Placement = RANDOM,
     idle_after: float | None = None,
     direct: bool = True,
+    filters: CallFilters = NO_FILTERS,
+    may_interleave: Callable[[GrainCall], bool] | None = None,
 ) -> Any:
     """Set the options of a grain class: `@grain(name="Airport", placement=HASHED)`.
 
@@ -501,6 +538,11 @@ def grain(
             `RuntimeOptions.idle_after_s`.
         direct: False runs local calls in a task of their own, so that caller and callee never share
             context variables.
+        filters: Functions that run around calls: incoming ones around each call of this class,
+            outgoing ones around each call that its turns make.
+        may_interleave: Decides for each call, when it arrives, whether the call may start at any
+            await point of other turns; turns that did so block no call. It must not change the
+            arguments. None: no call may, except for methods with `@always_interleave`.
 
     Raises:
         DefinitionError: The class is no Grain or Contract, or the name is invalid.
@@ -509,9 +551,17 @@ def grain(
     frame = sys._getframe(1)
     subject = f"{frame.f_code.co_filename}:{frame.f_lineno}: @grain"
     made = GrainOptions(
-        name=name, reentrant=reentrant, placement=placement, idle_after=idle_after, direct=direct
+        name=name,
+        reentrant=reentrant,
+        placement=placement,
+        idle_after=idle_after,
+        direct=direct,
+        filters=filters,
+        may_interleave=may_interleave,
     )
     check_fields(made, lambda field: f"{subject}({field}=...)")
+    if may_interleave is not None:
+        check_decision(f"{subject}(may_interleave=...)", may_interleave)
     if name is not None:
         check_kind(f"{subject}(name=...)", name)
 

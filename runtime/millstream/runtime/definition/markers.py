@@ -17,6 +17,7 @@ from millstream.runtime.errors import ConfigError, DefinitionError
 from millstream.runtime.role import Role
 from millstream.runtime.text import show_text
 
+from .filters import NO_FILTERS, CallFilters, GrainCall
 from .placement import RANDOM, Placement
 
 __all__ = [
@@ -136,6 +137,8 @@ class GrainOptions:
     placement: Placement = RANDOM
     idle_after: float | None = None
     direct: bool = True
+    filters: CallFilters = NO_FILTERS
+    may_interleave: Callable[[GrainCall], bool] | None = None
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:

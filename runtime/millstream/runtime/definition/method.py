@@ -45,6 +45,7 @@ class MethodSpec:
 
     late = CallTimeout  # raised by a turn that does not end in time
     writes_states = True  # applies to states that are written after each turn
+    is_filtered = True  # call filters run around it
 
     def __init__(self, owner: str, name: str, fn: Callable[..., Any], marks: list[Mark]) -> None:
         self.owner = owner

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from millstream.runtime.errors import ConfigError, NotRemote
 from millstream.runtime.text import show_text
 
-from .headers import merge_headers
+from .headers import HeaderSet, check_size, merge_headers
 from .names import grain_id
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Reference:
     _ms_optioned: Callable[[str, type[Any]], type[OptionedReference]]
     _ms_key: str
     _ms_timeout_s: float | None = None
-    _ms_headers: dict[str, str] | None = None
+    _ms_headers: HeaderSet | None = None
 
     def __init__(self, key: str) -> None:
         object.__setattr__(self, "_ms_key", key)
@@ -105,7 +105,7 @@ class OptionedReference(Reference):
 
     __slots__ = ("_ms_headers", "_ms_timeout_s")
 
-    def __init__(self, key: str, timeout_s: float | None, headers: dict[str, str] | None) -> None:
+    def __init__(self, key: str, timeout_s: float | None, headers: HeaderSet | None) -> None:
         object.__setattr__(self, "_ms_key", key)
         object.__setattr__(self, "_ms_timeout_s", timeout_s)
         object.__setattr__(self, "_ms_headers", headers)
@@ -121,7 +121,12 @@ def is_reference(obj: object, /) -> bool:
 
 
 def with_options(
-    reference: C, /, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    reference: C,
+    /,
+    *,
+    timeout: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    flowing_headers: Mapping[str, str] | None = None,
 ) -> C:
     """Return a reference to the same grain whose calls have a deadline or headers of their own.
 
@@ -129,14 +134,20 @@ def with_options(
     airport = with_options(silo.grain(Airport, "BOS"), timeout=2.0, headers={"trace": "17"})
     ```
 
-    The callee reads the headers by `GrainContext.headers`. Options that the given reference already
-    has stay, header by header. Such calls never take the direct path within a silo, so each costs
-    about 3 µs more.
+    The callee reads the headers by `GrainContext.headers`. `headers` end at the callee.
+    `flowing_headers` go along the whole chain: each call that the callee's turn makes carries them,
+    and so on, one-way calls included. Timers, reminders and stream deliveries begin a chain without
+    headers. Nothing flows back to the caller.
+
+    Options that the given reference already has stay, header by header. Such calls never take the
+    direct path within a silo, so each costs about 3 µs more.
 
     Args:
         reference: The reference.
         timeout: The deadline of each call in seconds, positive and finite. None: unchanged.
-        headers: Texts by name, at most 100 headers and 65,536 bytes for each call. None: unchanged.
+        headers: Texts by name. One call has at most 100 headers with 65,536 bytes, flowing ones
+            included. None: unchanged.
+        flowing_headers: Texts by name that flow along the chain of calls. None: unchanged.
 
     Raises:
         TypeError: `reference` is no reference, or a header is no text.
@@ -148,11 +159,18 @@ def with_options(
     timeout_s, sent = found._ms_timeout_s, found._ms_headers
     if timeout is not None:
         timeout_s = _check_timeout(timeout)
-    if headers is not None:
-        sent = merge_headers(sent or {}, headers)
+    if headers is not None or flowing_headers is not None:
+        sent = _merge(sent or HeaderSet({}), headers or {}, flowing_headers)
     cls: Any = found._ms_optioned(found._ms_kind, found._ms_type.cls)
     made: C = cls(found._ms_key, timeout_s, sent)
     return made
+
+
+def _merge(old: HeaderSet, own: Mapping[str, str], flowing: Mapping[str, str] | None) -> HeaderSet:
+    merged = merge_headers(old.own, own)
+    flows = old.flowing if flowing is None else merge_headers(old.flowing or {}, flowing)
+    check_size(merged, flows)
+    return HeaderSet(merged, flows)
 
 
 def _check_timeout(timeout: object) -> float:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
+from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
@@ -55,6 +56,7 @@ class LocalCluster:
             `default`.
         cluster: The name of the cluster.
         membership: The membership table, shared by the silos. None: one in memory.
+        filters: Run around the calls of each silo and of the client.
         options: The options of silos and client.
         membership_options: The options of membership.
         env: Wall time, chance and ids.
@@ -77,6 +79,7 @@ class LocalCluster:
         stores: Mapping[str, StateStore] | None = None,
         cluster: str = "dev",
         membership: MembershipTable | None = None,
+        filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         env: Env | None = None,
@@ -91,6 +94,7 @@ class LocalCluster:
         self._streams, self._parts = makers["streams"], makers["parts"]
         self._stores = stores_of(stores, "LocalCluster")
         self._table = MemoryMembershipTable() if membership is None else membership
+        self._filters = filters
         self._options = options
         self._membership_options = membership_options
         self._env = env
@@ -144,6 +148,7 @@ class LocalCluster:
             streams={name: make() for name, make in self._streams.items()},
             parts={name: make() for name, make in self._parts.items()},
             name=f"silo-{len(self.silos)}",
+            filters=self._filters,
             options=self._options,
             membership_options=self._membership_options,
             env=self._env,
@@ -176,6 +181,7 @@ class LocalCluster:
             client = Client(
                 [silo.gateway for silo in self.silos],
                 cluster=self._cluster,
+                filters=self._filters,
                 options=self._options,
                 env=self._env,
                 transport=self._transport,

@@ -16,10 +16,23 @@ from millstream.runtime.wire.message import WIRE_VERSION
 
 from .part import SiloPart
 
-__all__ = ["agreement_of", "check_stores", "find_used_stores"]
+__all__ = ["agree", "agreement_of"]
 
 AGREEMENT_BYTES_MAX = 4_000
 VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
+
+
+def agree(
+    table: object,
+    stores: Mapping[str, StateStore],
+    grains: Iterable[type[Grain]],
+    parts: Mapping[str, SiloPart],
+    options: MembershipOptions,
+) -> tuple[tuple[str, str], ...]:
+    """Check the stores of a silo, and return its settings for comparison. Raises ConfigError."""
+    used = find_used_stores(stores, grains, parts)
+    check_stores(table, used)
+    return agreement_of(used, options, parts)
 
 
 def agreement_of(

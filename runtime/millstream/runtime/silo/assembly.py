@@ -22,6 +22,7 @@ from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.router import SiloRouter
 from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
+from millstream.runtime.definition.filters import CallFilters
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.disk.seam import Disk
@@ -49,6 +50,7 @@ class SiloAssembly:
         evicted: Called when the table says that this silo is dead.
         secrets: The secrets by which silos recognise each other and operators.
         brought: The grain classes that its parts bring.
+        filters: Run around the calls of this silo.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class SiloAssembly:
         evicted: Callable[[str], None],
         secrets: Secrets,
         brought: Sequence[type[Contract]],
+        filters: CallFilters,
     ) -> None:
         self.identity = identity
         self.address = identity.address
@@ -91,22 +94,20 @@ class SiloAssembly:
             self.part,
             secrets,
             brought,
+            filters,
         )
-        self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
-        self.references = engine.references
-        unresponsive_s = membership_options.unresponsive_after_s
-        self.heart = LoopHeart(self.loop, self.address, unresponsive_s, identity.table_id)
+        self.loop, self.turns = engine.loop, engine.turns
+        self.peers, self.references = engine.peers, engine.references
+        silent_s = membership_options.unresponsive_after_s
+        self.heart = LoopHeart(self.loop, self.address, silent_s, identity.table_id)
         self.targets = Targets(self.address, self.peers, engine.remote)
         self.membership = self._make_member(row, table)
         self.catalog = Catalog(
             self.address, self.turns, engine.new_tasks(), self.store, self._on_learned
         )
+        tasks = engine.new_tasks()
         self.loads = Loads(
-            self.address,
-            self.membership,
-            self.targets,
-            engine.new_tasks(),
-            lambda: self.catalog.count,
+            self.address, self.membership, self.targets, tasks, lambda: self.catalog.count
         )
         self.targets.add(GatewayTarget(self.address, self.membership, self.loads))
         self.directory = self.catalog.registrar = GrainDirectory(

@@ -32,6 +32,7 @@ from millstream.runtime.cluster.table import (
     members_of,
     table_id_of,
 )
+from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.disk.real import RealDisk
@@ -54,7 +55,7 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
-from .agreement import agreement_of, check_stores, find_used_stores
+from .agreement import agree
 from .arguments import (
     check_grains,
     check_kinds,
@@ -128,6 +129,7 @@ class Silo:
         can_own_queues: False: the silo hosts grains, but reads no queues.
         insecure: True permits an address that is not loopback. Nothing on the wire is encrypted,
             and every program that reaches the port may call every method that is open to clients.
+        filters: Run around the calls of grains in this silo, and around the calls that it makes.
         options: The options of calls. None: the defaults.
         membership_options: The options of membership. None: the defaults. Give all silos of a
             cluster the same.
@@ -154,6 +156,7 @@ class Silo:
         name: str = "",
         can_own_queues: bool = True,
         insecure: bool = False,
+        filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         env: Env | None = None,
@@ -171,6 +174,7 @@ class Silo:
             name=(name, str),
             can_own_queues=(can_own_queues, bool),
             insecure=(insecure, bool),
+            filters=(filters, CallFilters),
             options=(self._options, RuntimeOptions),
             membership_options=(watching, MembershipOptions),
             env=(self._env, Env),
@@ -180,23 +184,20 @@ class Silo:
         self._advertised = read_address("advertise", advertise or address)
         check_door(self._listen_at, insecure, "Silo(address=...)")
         self._grains = check_grains(grains)
-        self._cluster = cluster
+        self._cluster, self._name, self._filters = cluster, name, filters
         self._made: list[Any] = []
         own = MemoryMembershipTable(env=env) if membership is None else membership
         self._table: MembershipTable = self._plugin("millstream.membership", own)
         check_table(self._table)
-        self._stores: dict[str, StateStore] = {
-            key: self._plugin("millstream.stores", store)
-            for key, store in stores_of(stores).items()
+        made = {
+            key: self._plugin("millstream.stores", one) for key, one in stores_of(stores).items()
         }
+        self._stores: dict[str, StateStore] = made
         self._parts = self._bringing = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
-        self._name = name
         self._can_own_queues = can_own_queues
         self._secrets = NO_SECRETS
-        stores = find_used_stores(self._stores, self._grains, self._parts)
-        check_stores(self._table, stores)
-        self._agreement = agreement_of(stores, self._membership_options, self._parts)
+        self._agreement = agree(self._table, self._stores, self._grains, self._parts, watching)
         self._is_alone = membership is None
         self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
@@ -451,6 +452,7 @@ class Silo:
             evicted=self._on_evicted,
             secrets=self._secrets,
             brought=brought,
+            filters=self._filters,
         )
         holder.append(silo)
         self._services = SiloServices(silo, row.name, brought)

@@ -20,6 +20,7 @@ from types import TracebackType
 
 from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MemoryMembershipTable, Status, TableView
+from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
@@ -71,6 +72,7 @@ class SimCluster:
         cluster: The name of the cluster.
         membership: The membership table, in memory, such as `FailingTable`. None: a table that
             never fails.
+        filters: Run around the calls of silos and clients.
         options: The options of silos and clients.
         membership_options: The options of membership.
         lacking: Grain classes that the silo on a host does not host, by the name of the host.
@@ -102,6 +104,7 @@ class SimCluster:
         stores: Mapping[str, MemoryStateStore] | None = None,
         cluster: str = "sim",
         membership: MemoryMembershipTable | None = None,
+        filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
@@ -115,6 +118,7 @@ class SimCluster:
         self._lacking = dict(lacking or {})
         makers = makers_of("SimCluster", streams=streams, parts=parts)
         self._streams, self._parts = makers["streams"], makers["parts"]
+        self._filters = filters
         self._options = options
         self._membership_options = membership_options
         self.names = tuple(f"silo-{number}" for number in range(silos))
@@ -250,6 +254,7 @@ class SimCluster:
             parts={key: make() for key, make in self._parts.items()},
             name=name,
             insecure=True,  # names of simulated hosts
+            filters=self._filters,
             options=self._options,
             membership_options=self._membership_options,
             env=simulation.env(host, self._skews[name]),
@@ -281,6 +286,7 @@ class SimCluster:
         return Client(
             [f"{name}:{PORT}" for name in self.names],
             cluster=self._cluster,
+            filters=self._filters,
             options=self._options,
             env=self._simulation.env(host),
             transport=self._simulation.transport(host),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -107,6 +108,10 @@ class UnitHome:
     def headers(self) -> Mapping[str, str]:
         """Return the headers that the test gave."""
         return dict(self._headers)
+
+    def section(self, is_open: bool) -> AbstractContextManager[None]:
+        """Do nothing: calls of a unit test do not wait for each other."""
+        return nullcontext()
 
     def end_when_idle(self) -> None:
         """Record that the grain wants to end."""

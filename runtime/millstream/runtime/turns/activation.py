@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
@@ -19,6 +20,7 @@ from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import GrainError, NotInCluster, Overloaded
 from millstream.runtime.text import show_text
 
+from .flows import headers_of, hide_sections, open_section
 from .kind import GrainKind, Owner
 from .mailbox import WaitingEntry
 from .request import Request, live_request
@@ -142,8 +144,18 @@ class Activation(TurnRule):
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers of the running turn."""
+        return headers_of(live_request())
+
+    def section(self, is_open: bool) -> AbstractContextManager[None]:
+        """Return a block in which calls of the running turn's chain come back, or may not."""
         request = live_request()
-        return {} if request is None or request.headers is None else dict(request.headers)
+        if request is None or request.activation is not self:
+            what = f"{'allow' if is_open else 'suppress'}_call_chain_reentrancy"
+            raise NotInCluster(
+                f"{self}: context.{what}() is for the code of a running turn: use it in a method "
+                "of the grain"
+            )
+        return open_section(request, self.owner.new_id) if is_open else hide_sections(request)
 
     def end_when_idle(self) -> None:
         """Start no further turns, and end once the running turns have ended."""

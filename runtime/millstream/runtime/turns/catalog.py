@@ -96,6 +96,7 @@ class Catalog:
     ) -> None:
         self._silo = silo
         self._turns = turns
+        self.new_id = turns.new_id
         self._tasks = tasks
         self._store = store
         self._learned = learned
@@ -458,6 +459,7 @@ class HookSpec:
     __slots__ = ("label", "late", "name", "timeout_s")
     extension = ""
     writes_states = False
+    is_filtered = False
 
     def __init__(self, name: str, timeout_s: float) -> None:
         self.name = name

@@ -7,24 +7,31 @@ has a call or an activation may therefore read it at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from millstream.runtime.definition.filters import CallFilter, GrainCall
 from millstream.runtime.definition.grain import DeactivationReason, Grain, Runtime
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
-from millstream.runtime.errors import NotHosted
+from millstream.runtime.errors import NotHosted, Rejected
+from millstream.runtime.public_names import OWN
 from millstream.runtime.role import Role
 
+from .flows import headers_of
 from .mailbox import WaitingBytes
+from .request import Request, caller_of
 
-__all__ = ["GrainKind", "Owner"]
+__all__ = ["GrainKind", "Owner", "may_interleave", "view_of"]
 
 
 class Owner(Protocol):
     """The catalog, as the activations that it created see it."""
+
+    new_id: Callable[[], int]
+    """Returns a number that cannot be guessed."""
 
     def end(self, activation: Any, reason: DeactivationReason, /) -> None:
         """Begin to end an activation in which no turn runs."""
@@ -54,17 +61,22 @@ class GrainKind:
         waiting_calls_max: the most requests that may wait for one activation.
         waiting_bytes: counts the bytes of the waiting requests of the whole process.
         open_to: the role that may call methods without the mark `@open_to`.
+        incoming: the filters that run around calls of the type, before those of its class.
     """
 
     __slots__ = (
         "has_activate_hook",
         "has_deactivate_hook",
         "hosted",
+        "incoming",
         "is_direct",
+        "is_internal",
         "is_reentrant",
         "is_simple",
+        "may_interleave",
         "name",
         "open_to",
+        "outgoing",
         "owner",
         "runtime",
         "silo",
@@ -84,6 +96,7 @@ class GrainKind:
         waiting_calls_max: int,
         waiting_bytes: WaitingBytes,
         open_to: Role = Role.CLIENT,
+        incoming: Sequence[CallFilter] = (),
     ) -> None:
         self.name = name
         self.open_to = open_to
@@ -94,8 +107,12 @@ class GrainKind:
         self.waiting_calls_max = waiting_calls_max
         self.waiting_bytes = waiting_bytes
         options = None if hosted is None else hosted.options
+        self.is_internal = name.startswith(OWN)
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct
+        self.may_interleave = None if options is None else options.may_interleave
+        self.incoming = () if options is None else (*incoming, *options.filters.incoming)
+        self.outgoing = () if options is None else tuple(options.filters.outgoing)
         states = {} if hosted is None else hosted.states
         self.writes_each_turn = any(field.writes_each_turn for field in states.values())
         cls = Grain if hosted is None else hosted.cls
@@ -124,6 +141,39 @@ class GrainKind:
         if difference:
             raise NotHosted(f"{self.name}: {difference}")
         return found.see_through(spec)
+
+
+def may_interleave(
+    kind: GrainKind, key: str, spec: MethodSpec, args: Sequence[object], request: Request
+) -> bool:
+    """Return the decision of `@grain(may_interleave=...)`. Raises Rejected if it fails."""
+    if kind.may_interleave is None or not spec.is_filtered:
+        return False
+    call = view_of(kind, key, spec, args, headers_of(request), caller_of(request))
+    try:
+        return bool(kind.may_interleave(call))
+    except Exception as error:
+        raise Rejected(
+            f"{call}: may_interleave of the class raised {type(error).__name__}: {error}; the call "
+            "did not run"
+        ) from error
+
+
+def view_of(
+    kind: GrainKind,
+    key: str,
+    spec: MethodSpec,
+    args: Sequence[object],
+    headers: dict[str, str],
+    caller: str,
+    grain: object | None = None,
+) -> GrainCall:
+    """Return a call as filters see it."""
+    names = [parameter.name for parameter in spec.parameters]
+    arguments = dict(zip(names, args, strict=True))
+    return GrainCall(
+        kind.name, key, spec.wire_name, arguments, headers, caller, grain, spec.is_one_way
+    )
 
 
 def list_timers(

@@ -31,6 +31,7 @@ __all__ = [
     "Occupied",
     "Request",
     "Runnable",
+    "caller_of",
     "cancel_turn",
     "chain_of",
     "current_request",
@@ -90,7 +91,7 @@ class Request(msgspec.Struct, eq=False):
     chain: tuple[str, ...] = ()  # ids of the remote turns that wait for this turn
     caller: str = ""
     timeout_s: float = 0.0  # if the caller chose one
-    headers: Any = None  # dict[str, str] | None
+    headers: Any = None  # HeaderSet | None
     future: Any = None  # the sweep cancels it instead of the task, if there is one
     done: bool = False
     expired: bool = False
@@ -100,6 +101,7 @@ class Request(msgspec.Struct, eq=False):
     is_cancelled: bool = False  # the runtime cancelled its task (`cancel_turn`)
     is_forced: bool = False  # it `expired` because its silo ends, not by its deadline
     is_use: bool = True  # it counts as a use of the activation
+    section: str = ""  # its open section of call-chain reentrancy
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
@@ -158,6 +160,13 @@ def live_request() -> Request | None:
     if found is not first and found is not None and found.task is not asyncio.current_task():
         return None
     return found
+
+
+def caller_of(request: Request) -> str:
+    """Return the grain whose turn makes a call, as `Type/key`, or an empty text."""
+    if request.caller or not request.same_task:
+        return request.caller
+    return turn_name(request.parent)
 
 
 def turn_name(request: Request) -> str:

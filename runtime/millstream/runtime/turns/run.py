@@ -24,7 +24,9 @@ from typing import Any
 
 from millstream.runtime.codec.failures import isolate_error
 from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.filters import FilterChain
 from millstream.runtime.definition.grain import states_of
+from millstream.runtime.definition.headers import HeaderSet, merge_headers
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import (
     CallError,
@@ -38,10 +40,13 @@ from millstream.runtime.options import RuntimeOptions
 from .activation import Activation
 from .budget import Budget
 from .deadlines import Deadlines
+from .flows import flowing_of, headers_of
+from .kind import view_of
 from .mailbox import WaitingBytes
 from .request import (
     RUNTIME_TASK,
     Request,
+    caller_of,
     cancel_turn,
     current_request,
     find_task,
@@ -148,10 +153,31 @@ class Turns:
         target = activation.grain
         if spec.extension:
             target = self.extension_of(activation, spec.extension)
-        method: Coroutine[Any, Any, Any] = spec.invoke(target, *args)
+        method: Coroutine[Any, Any, Any]
+        if activation.kind.incoming and spec.is_filtered:
+            method = self._filter(activation, request, args)
+        else:
+            method = spec.invoke(target, *args)
         if activation.kind.writes_each_turn and spec.writes_states:
             return and_write(activation, method)
         return method
+
+    async def _filter(self, activation: Activation, request: Request, args: tuple[Any, ...]) -> Any:
+        """Run a method inside the incoming filters of its grain type."""
+        kind, spec = activation.kind, request.spec
+        shown = headers_of(request)
+        caller, grain = caller_of(request), activation.grain
+        call = view_of(kind, activation.key, spec, args, dict(shown), caller, grain)
+
+        async def invoke(values: tuple[Any, ...]) -> Any:
+            if call.headers != shown:
+                own = merge_headers({}, call.headers)
+                request.headers = HeaderSet(own, flowing_of(request))
+            copies = spec.isolate(values, kind.runtime)
+            return await spec.invoke(grain, *copies)
+
+        chain = FilterChain(kind.incoming, call, invoke, lambda: request.done)
+        return await chain.run()
 
     def extension_of(self, activation: Activation, name: str) -> Any:
         """Return an extension of an activation, created on first use."""

@@ -39,6 +39,7 @@ class TickSpec:
     __slots__ = ("_method", "label", "timeout_s")
     extension = ""
     writes_states = True
+    is_filtered = False
     late = CallTimeout
 
     def __init__(

@@ -5,7 +5,8 @@ yields them one by one; the driver (`activation`) grants each turn and sends bac
 request could still start.
 
 The order is that of Orleans: a request starts if the activation is idle, if it always interleaves,
-or if it is read-only and only read-only turns run. Otherwise it waits. The scan of waiting entries
+if it is read-only and only read-only turns run, or if every turn that blocks it waits for it in an
+open section. Otherwise it waits. The scan of waiting entries
 continues past blocked ones.
 
 Invariants:
@@ -24,6 +25,7 @@ from enum import Enum
 
 from millstream.runtime.definition.grain import DeactivationReason
 
+from .flows import is_in_section
 from .mailbox import Mailbox, WaitingEntry
 from .request import Request
 
@@ -104,8 +106,10 @@ class TurnRule:
         if request.is_interleaving:
             return True
         if self.running is not None:
-            return False
-        return box is None or not box.readers or request.is_read
+            return is_in_section(request, self.running)
+        if box is None or not box.readers or request.is_read:
+            return True
+        return all(is_in_section(request, reader) for reader in box.readers)
 
     # -- events
 
@@ -130,12 +134,14 @@ class TurnRule:
         request.activation = self
         if request.is_use:
             self.is_used = True
+        if self.running is not None and not request.is_interleaving:
+            assert is_in_section(request, self.running), f"{self}: two exclusive turns"
+            request.is_interleaving = True
         if request.is_interleaving:
             self.ensure_mailbox().interleaving[request] = None
         elif request.is_read:
             self.ensure_mailbox().readers.append(request)
         else:
-            assert self.running is None, f"{self}: two exclusive turns"
             self.running = request
         self.is_gated = True
 

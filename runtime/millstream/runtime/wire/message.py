@@ -90,6 +90,7 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
         depth: the number of turns in the chain of calls, this one included.
         role: the `Role` of the process that made the call. A silo overwrites this value in the
             calls of clients.
+        flowing: the headers that the calls of the callee carry on, or None.
     """
 
     id: int
@@ -104,6 +105,7 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
     headers: dict[str, str] | None
     depth: int = 1
     role: int = Role.SILO
+    flowing: dict[str, str] | None = None
 
 
 class Reply(msgspec.Struct, tag=2, array_like=True, gc=False):
