@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable
 
 import pytest
-from tests.streams.agent.cursors import SUBSCRIPTION, add, append, cursor_at
+from tests.streams.agent.cursors import SUBSCRIPTION, add, append, cursor_at, restored
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lagging_cursors import LaggingCursors
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.item import Item
+from millstream.streams.ownership.record import ListedSubscription
 
 A = StreamId("n", "a")
 
@@ -314,3 +315,20 @@ def test_items_given_from_the_cache_are_counted_when_the_cache_lets_them_go(
     assert cursor.ahead == 2 + 2 * (not is_lost)
     cursor.settle(token(4, 1))
     assert cursor.is_drained and cursor.given_s == math.inf
+
+
+def test_a_cursor_after_the_last_item_of_a_message_reads_on_although_the_next_had_no_room() -> None:
+    """The first message has room in any case, and may be done: then nothing is here."""
+    cache = QueueCache(CacheLimits(events_max=40, stream_events_max=3))
+    laggards = LaggingCursors(cache, is_used=True)
+    past_message_1 = ListedSubscription("n", "a", SUBSCRIPTION, token(1, 2), None, False)
+    cursor = restored(laggards, past_message_1, token(3))
+    cursor.unacked_max = 100
+    assert cursor.is_away
+    cursor.take([message(1), message(2), message(3)], token(4))
+    assert cursor.position == token(2) and not cursor.can_send
+    assert cursor.is_away and not cursor.is_full
+    cursor.take([message(2), message(3)], token(4))
+    assert cursor.can_send and cursor.next_token == token(2)
+    laggards.check()
+    cache.check()

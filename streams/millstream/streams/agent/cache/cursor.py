@@ -629,7 +629,8 @@ class Cursor:
             self._enter_reread(messages, end, BEGINNING)
         elif slot.lane is not None:
             self._reread.extend(slot.lane, messages, end)
-        self.is_full = self.following < end
+        # without a message here the cursor reads again: the first message always has room
+        self.is_full = self.slot is not None and self.following < end
         self._meet()
         if self.is_lagging and not self.has_all:
             self.let_go()
