@@ -195,6 +195,23 @@ def test_filters_of_a_class_run_nearest_to_the_grain() -> None:
     assert LOG[:6] == [*begun, "+own out add", "+out add", "+in add"]
 
 
+def test_filters_of_a_class_need_no_filters_of_the_silo() -> None:
+    @grain(name="Tea", filters=CallFilters(outgoing=[noting("own out")]))
+    class Own(Tea):
+        async def ask_waiter(self) -> int:
+            return await self.grain(Plain, "p").add()
+
+    class Plain(Grain):
+        async def add(self) -> int:
+            return 5
+
+    async def main(program: Any) -> int:
+        return cast(int, await program.grain(Own, "k").ask_waiter())
+
+    assert ask("its own silo", main, Own, Plain) == 5
+    assert LOG == ["+own out add", "-own out"]
+
+
 @pytest.mark.parametrize("caller", CALLERS)
 def test_an_incoming_filter_tries_again_with_a_fresh_copy_of_the_arguments(caller: str) -> None:
     async def again(call: GrainCall, proceed: Proceed) -> object:
@@ -227,6 +244,23 @@ def test_an_outgoing_filter_tries_again_with_a_fresh_copy_of_the_arguments(calle
     given, result = ask(caller, main, filters=CallFilters(outgoing=[again]))
     assert LOG == ["fill ['a']", "fill ['a']"]
     assert (given, result) == (["a"], ["a", "spoilt by the method"])
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("side", ["incoming", "outgoing"])
+def test_a_filter_that_changes_an_argument_in_place_does_not_change_the_caller(
+    caller: str, side: str
+) -> None:
+    async def add(call: GrainCall, proceed: Proceed) -> object:
+        cast(list[str], call.arguments["cups"]).append("by the filter")
+        return await proceed()
+
+    async def main(program: Any) -> Any:
+        cups = ["b"]
+        return cups, await program.grain(Tea, "k").fill(cups)
+
+    given, result = ask(caller, main, filters=CallFilters(**{side: [add]}))
+    assert (given, result) == (["b"], ["b", "by the filter", "spoilt by the method"])
 
 
 @pytest.mark.parametrize("caller", CALLERS)

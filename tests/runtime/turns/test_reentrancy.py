@@ -14,6 +14,7 @@ import pytest
 
 from millstream.runtime import (
     CallCycle,
+    CallTimeout,
     ConfigError,
     Grain,
     GrainCall,
@@ -23,6 +24,7 @@ from millstream.runtime import (
     grain,
     one_way,
     read_only,
+    with_options,
 )
 from millstream.runtime.testing import SimCluster, Simulation, grain_of, run
 
@@ -119,6 +121,32 @@ class Node(Grain):
             found = await self.through(path)
             LOG.append("held")
             return found
+
+    async def ping_slowly(self, key: str) -> str:
+        await asyncio.sleep(0.5)
+        return await with_options(self.grain(Node, key), timeout=1.0).ping()
+
+    async def leave_early(self, key: str) -> str:
+        """Make a call in the block, and wait for it after the block."""
+        with self.context.allow_call_chain_reentrancy():
+            call = asyncio.ensure_future(self.grain(Node, key).ping_slowly(self.key))
+            await asyncio.sleep(0.1)
+        return await call
+
+    async def nest_meanwhile(self, key: str) -> str:
+        """Make a call in the outer block, and wait for it in the inner one."""
+        with self.context.allow_call_chain_reentrancy():
+            call = asyncio.ensure_future(self.grain(Node, key).ping_slowly(self.key))
+            await asyncio.sleep(0.1)
+            with self.context.allow_call_chain_reentrancy():
+                return await call
+
+    async def headers_of(self, key: str) -> dict[str, str]:
+        with self.context.allow_call_chain_reentrancy():
+            return await self.grain(Node, key).headers()
+
+    async def headers(self) -> dict[str, str]:
+        return dict(self.context.headers)
 
     async def outside(self) -> None:
         context = self.context
@@ -290,6 +318,32 @@ def test_blocks_may_be_nested(silos: int) -> None:
 
     assert ask(main, silos) == "a"
     assert LOG == ["ping a", "ping a"]
+
+
+@SILOS
+def test_a_call_of_the_outer_block_comes_back_in_the_inner_one(silos: int) -> None:
+    async def main(program: Any) -> str:
+        return cast(str, await program.grain(Node, "a").nest_meanwhile("b"))
+
+    assert ask(main, silos) == "a"
+
+
+@SILOS
+def test_a_call_that_comes_back_after_the_block_waits(silos: int) -> None:
+    async def main(program: Any) -> str:
+        return cast(str, await program.grain(Node, "a").leave_early("b"))
+
+    with pytest.raises(CallTimeout):
+        ask(main, silos)
+    assert not LOG
+
+
+@SILOS
+def test_grains_do_not_see_the_block(silos: int) -> None:
+    async def main(program: Any) -> dict[str, str]:
+        return cast(dict[str, str], await program.grain(Node, "a").headers_of("b"))
+
+    assert ask(main, silos) == {}
 
 
 @SILOS
