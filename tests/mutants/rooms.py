@@ -34,7 +34,9 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
     f"{CALLS}/test_waiting_bytes.py",
+    f"{TURNS}/test_reentrancy.py",
 )
+FILTERS = (f"{CALLS}/test_filters.py", f"{CALLS}/test_flowing_headers.py")
 CACHE = (f"{AGENT}/test_cache_rules.py", f"{AGENT}/test_cache.py")
 READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")
 BEHIND = (
@@ -257,7 +259,12 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "definition": {
         f"{RUNTIME}/definition/names.py": (*NAMES, f"{DEFINITION}/test_state_writes.py"),
-        f"{RUNTIME}/definition/headers.py": (f"{DEFINITION}/test_references.py",),
+        f"{RUNTIME}/definition/headers.py": (
+            f"{DEFINITION}/test_references.py",
+            *FILTERS,
+            f"{TURNS}/test_reentrancy.py",
+        ),
+        f"{RUNTIME}/definition/filters.py": (*FILTERS, f"{TURNS}/test_reentrancy.py"),
         f"{RUNTIME}/definition/parcels.py": (f"{DEFINITION}/test_parcels.py",),
     },
     "wire": {
@@ -277,6 +284,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/turn_rule.py": ACTIVATION,
         f"{RUNTIME}/turns/mailbox.py": ACTIVATION,
         f"{RUNTIME}/turns/activation.py": ACTIVATION,
+        f"{RUNTIME}/turns/flows.py": (f"{TURNS}/test_reentrancy.py", *FILTERS),
         f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
@@ -285,6 +293,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/role.py": (f"{SILO}/test_door.py", "tests/test_doors.py"),
         f"{RUNTIME}/calls/cycles.py": (
             f"{TURNS}/test_turn_rule.py",
+            f"{TURNS}/test_reentrancy.py",
             f"{TURNS}/test_cancellation_deadlines.py",
             CALLS,
         ),

@@ -29,6 +29,7 @@ from millstream.runtime import (
     timer,
     with_options,
 )
+from millstream.runtime.definition.headers import HEADERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, run
 
 LOG: list[str] = []
@@ -545,3 +546,22 @@ def test_filters_that_are_no_call_filters_are_refused_by_the_silo_and_the_class(
 def test_an_object_with_an_async_call_is_a_filter() -> None:
     assert ask("a client", pour, filters=CallFilters(incoming=[AsFilter()])) == 2
     assert LOG == ["object", "pour 2"]
+
+
+def test_a_list_that_changes_later_does_not_change_the_filters() -> None:
+    given = [noting("f")]
+    filters = CallFilters(incoming=given)
+    given.append(noting("later"))
+    assert ask("a client", pour, filters=CallFilters(incoming=filters.incoming)) == 2
+    assert LOG == ["+f pour", "pour 2", "-f"]
+
+
+@pytest.mark.parametrize("side", ["incoming", "outgoing"])
+def test_too_many_headers_of_a_filter_are_refused(side: str) -> None:
+    async def flood(call: GrainCall, proceed: Proceed) -> object:
+        call.headers.update({f"h{i}": "x" for i in range(HEADERS_MAX + 1)})
+        return await proceed()
+
+    with pytest.raises(ConfigError, match=f"HEADERS_MAX is {HEADERS_MAX}"):
+        ask("its own silo", pour, filters=CallFilters(**{side: [flood]}))
+    assert not LOG

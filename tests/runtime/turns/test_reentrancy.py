@@ -26,6 +26,7 @@ from millstream.runtime import (
     read_only,
     with_options,
 )
+from millstream.runtime.definition.headers import HEADERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, grain_of, run
 
 LOG: list[str] = []
@@ -258,6 +259,7 @@ async def decide_later(call: GrainCall) -> bool:
     [
         (decide_later, "decide_later is async"),
         (lambda: True, "too many positional arguments"),
+        (lambda call, more: True, "missing a required argument: 'more'"),
         (7, "must be a"),
     ],
 )
@@ -393,6 +395,15 @@ def test_a_call_waits_for_a_reader_that_does_not_wait_for_it(silos: int) -> None
 
     ask(main, silos)
     assert LOG == ["looked", "ping a"]
+
+
+def test_a_block_that_exceeds_the_limit_of_headers_is_refused() -> None:
+    async def main(program: Any) -> None:
+        full = {f"h{i}": "x" for i in range(HEADERS_MAX)}
+        await with_options(program.grain(Node, "a"), flowing_headers=full).allow(["b", "a"])
+
+    with pytest.raises(ConfigError, match=f"a call has {HEADERS_MAX + 1} headers"):
+        ask(main)
 
 
 def test_a_block_outside_of_a_turn_is_refused() -> None:
