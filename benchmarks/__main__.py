@@ -1,8 +1,8 @@
 """Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
-  (also with `--runs NAME,...`), activation, timers, buffer, path, flights, detection, handover,
-  priority_path, ledger or priority (these two also with `--full`).
+  (also with `--runs NAME,...`), activation, timers, observers, buffer, path, flights, detection,
+  handover, priority_path, ledger or priority (these two also with `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
 - `python -m benchmarks ledger --chaos [--records N] [--json]`
@@ -63,6 +63,10 @@ SUITES: dict[str, dict[str, list[str]]] = {
     "timers": {
         "ours": ["timers.ours"],
         "tasks": ["timers.tasks"],
+    },
+    "observers": {
+        "ours": ["observers.ours"],
+        "limit": ["observers.limit"],
     },
     "buffer": {
         "ours": ["buffer.ours"],

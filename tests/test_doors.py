@@ -33,6 +33,7 @@ from millstream.streams import Broadcast, HashRingMapper, PersistentStreams
 OPEN = {
     Role.CLIENT: {
         "$broadcast": {"publish"},
+        "$client": {"attach", "detach"},
         "$gateway": {"gateways", "list_evicted", "members"},
         "$ingest": {"publish", "publish_next"},
         "$priority": {"changes_lag_s", "queues"},

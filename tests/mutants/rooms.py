@@ -311,7 +311,11 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/cluster/changes.py": VIEWS,
         f"{RUNTIME}/cluster/limited_table.py": (f"{CLUSTER}/test_own_table.py",),
         f"{RUNTIME}/cluster/agreement.py": (f"{SILO}/test_one_configuration.py",),
-        f"{RUNTIME}/cluster/directory/partition.py": VIEWS,
+        f"{RUNTIME}/cluster/client_leases.py": (f"{CLUSTER}/test_client_leases.py",),
+        f"{RUNTIME}/cluster/directory/partition.py": (
+            *VIEWS,
+            f"{CLUSTER}/test_client_leases.py",
+        ),
         f"{RUNTIME}/cluster/directory/range.py": RANGE,
     },
     "silo": {f"{RUNTIME}/silo/agreement.py": (f"{SILO}/test_one_configuration.py",)},

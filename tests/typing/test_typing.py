@@ -23,7 +23,17 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SOURCES = [str(ROOT / name) for name in ("runtime", "streams", "providers", "balancers", "console")]
-SUBJECTS = ["adapters", "buffers", "grains", "plugins", "priority", "silos", "streams", "topics"]
+SUBJECTS = [
+    "adapters",
+    "buffers",
+    "grains",
+    "observers",
+    "plugins",
+    "priority",
+    "silos",
+    "streams",
+    "topics",
+]
 PUBLIC = [
     "millstream.runtime",
     "millstream.streams",

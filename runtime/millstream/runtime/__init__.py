@@ -31,6 +31,7 @@ May import nothing else of this project.
 
 from typing import TYPE_CHECKING
 
+from .calls.observer_set import ObserverSet
 from .client.client import Client, connect
 from .cluster.table import (
     MemberInfo,
@@ -54,6 +55,7 @@ from .definition.grain import (
     grain,
 )
 from .definition.markers import always_interleave, one_way, open_to, read_only, shielded, timeout
+from .definition.observer import Observer
 from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
 from .definition.reference import is_reference, with_options
 from .definition.state import State, StateField, state
@@ -65,6 +67,7 @@ from .errors import (
     CallCycle,
     CallError,
     CallTimeout,
+    ClientUnavailable,
     ClusterError,
     ConfigError,
     Conflict,
@@ -78,6 +81,7 @@ from .errors import (
     NotHosted,
     NotInCluster,
     NotRemote,
+    ObserverGone,
     Overloaded,
     PublishUnknown,
     QueueFenced,
@@ -130,6 +134,7 @@ __all__ = [
     "CallFilters",
     "CallTimeout",
     "Client",
+    "ClientUnavailable",
     "ClusterError",
     "ConfigError",
     "Conflict",
@@ -159,6 +164,9 @@ __all__ = [
     "NotHosted",
     "NotInCluster",
     "NotRemote",
+    "Observer",
+    "ObserverGone",
+    "ObserverSet",
     "Openable",
     "Overloaded",
     "Placement",

@@ -11,9 +11,11 @@
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
     │   ├── NotAllowed                   not executed: connect as the message says
     │   ├── NotHosted                    not executed: no silo can run it
+    │   │   └── ObserverGone             not executed: the client no longer has the observer
     │   ├── Rejected                     not executed: a retry is safe
     │   └── Overloaded                   not executed: retry later
     ├── ClusterError
+    │   ├── ClientUnavailable            not executed: the client of the observer is gone
     │   ├── SiloUnavailable              silo gone; `may_have_run` False: a retry is safe
     │   └── NotInCluster                 start or connect first
     ├── StorageError
@@ -44,6 +46,7 @@ __all__ = [
     "CallCycle",
     "CallError",
     "CallTimeout",
+    "ClientUnavailable",
     "ClusterError",
     "ConfigError",
     "Conflict",
@@ -57,6 +60,7 @@ __all__ = [
     "NotHosted",
     "NotInCluster",
     "NotRemote",
+    "ObserverGone",
     "Overloaded",
     "PublishUnknown",
     "QueueFenced",
@@ -181,6 +185,13 @@ class NotHosted(CallError):
     """
 
 
+class ObserverGone(NotHosted):
+    """The client lives, but it does not have the observer any more, so the call did not run.
+
+    The context of `Client.observe` has ended. Forget the reference. `ObserverSet` does that itself.
+    """
+
+
 class Rejected(CallError):
     """The call was refused before it ran.
 
@@ -210,6 +221,24 @@ class Overloaded(CallError):
 
 class ClusterError(MillstreamError):
     """The cluster cannot do the requested action: for example, a silo cannot join it."""
+
+
+class ClientUnavailable(ClusterError):
+    """The client that has the observer is gone, so the call did not run.
+
+    The client was closed, or no silo has heard of it for `RuntimeOptions.client_lease_s`. Forget
+    the reference: `ObserverSet` does that itself. A client that was only cut off for that long, and
+    comes back, can be called by its old references again.
+
+    Attributes:
+        client: The name of the client, as `Client.address` gives it.
+    """
+
+    client: str
+
+    def __init__(self, what: str = "", *, client: str = "") -> None:
+        self.client = client
+        super().__init__(what)
 
 
 class SiloUnavailable(ClusterError):

@@ -137,6 +137,14 @@ class RuntimeOptions:
             more calls from the connection.
         unread_bytes_max: Bytes of answers that wait for one connection. Above, the connection is
             closed.
+        observer_bytes_max: Bytes of calls to the observers of one client that wait in one silo: for
+            its connection to be free, or for the client to attach again. Above, the caller gets
+            Overloaded. One call alone may be larger.
+        client_lease_s: How long a client with observers may stay silent. After that, calls to its
+            observers end with ClientUnavailable. The client renews the lease four times within it.
+        observing_clients_max: Clients with observers that one silo serves as their gateway, with
+            those that were closed or cut off within `client_lease_s`. Above, a client tries another
+            gateway.
         connections_max: Connections of clients to one silo, and of other programs before their
             handshake. Connections of silos do not count.
         ping_every_s: A connection that received nothing for this long gets a ping.
@@ -177,6 +185,9 @@ class RuntimeOptions:
     peer_bytes_max: int = 24 * 2**20
     answer_bytes_max: int = 2**20
     unread_bytes_max: int = 256 * 2**20
+    observer_bytes_max: int = 4 * 2**20
+    client_lease_s: float = 60.0
+    observing_clients_max: int = 10_000
     connections_max: int = 900
     ping_every_s: float = 5.0
     silent_after_s: float = 30.0

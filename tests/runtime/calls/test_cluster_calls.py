@@ -424,7 +424,9 @@ async def test_calls_of_one_frame_are_answered_together_and_each_has_its_own_ans
 
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:
     spec = Clerk.target_specs["file"]
-    with pytest.raises(NotHosted, match=r"no system target \$clerk/noon .*it has: \$directory, "):
+    with pytest.raises(
+        NotHosted, match=r"no system target \$clerk/noon .*it has: \$client, \$directory, "
+    ):
         await cluster.client.gateway.ask("x", "$clerk", "noon", spec, ())
 
 

@@ -21,6 +21,7 @@ from millstream.runtime import (
     ConfigError,
     Grain,
     GrainCall,
+    Observer,
     Overloaded,
     Proceed,
     RuntimeOptions,
@@ -565,3 +566,25 @@ def test_too_many_headers_of_a_filter_are_refused(side: str) -> None:
     with pytest.raises(ConfigError, match=f"HEADERS_MAX is {HEADERS_MAX}"):
         ask("its own silo", pour, filters=CallFilters(**{side: [flood]}))
     assert not LOG
+
+
+class Guest(Observer):
+    async def served(self, cups: int) -> str:
+        LOG.append(f"served {cups}")
+        return "thank you"
+
+
+class Host(Grain):
+    async def serve(self, guest: Guest) -> str:
+        return await guest.served(2)
+
+
+def test_filters_run_around_calls_of_observers() -> None:
+    async def main(client: Any) -> str:
+        async with client.observe(Guest()) as guest:
+            return cast(str, await client.grain(Host, "h").serve(guest))
+
+    filters = CallFilters(incoming=[noting("in")], outgoing=[noting("out")])
+    assert ask("a client", main, Host, filters=filters) == "thank you"
+    begun = ["+out serve", "+in serve", "+out served", "+in served", "served 2"]
+    assert LOG == [*begun, "-in", "-out", "-in", "-out"]

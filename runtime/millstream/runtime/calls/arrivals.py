@@ -6,7 +6,7 @@ frame is read, without a task. `callee` runs all other calls, and `relay` relays
 Invariants:
 
 - A call from a client is relayed unless its grain is here. A call from a silo is accepted here or
-  sent back with a redirect.
+  sent back with a redirect. A call to an observer is relayed to its client.
 - Each call is answered once, by an answer of its own.
 - No call is answered at once while an earlier call has not begun, except where its target allows
   that (`SystemTarget.together`).
@@ -15,12 +15,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.definition.names import OBSERVER_SIGN, SYSTEM_SIGN, client_of
 from millstream.runtime.errors import (
     MillstreamError,
     NotHosted,
@@ -42,7 +44,21 @@ from .references import References
 from .relay import Relay
 from .system_target import SystemTarget, Targets
 
-__all__ = ["Arrivals"]
+__all__ = ["Arrivals", "ClientLocator"]
+
+OBSERVERS = f"{OBSERVER_SIGN}observer"
+"""The one kind of all observers at a gateway, which does not know their classes."""
+
+
+class ClientLocator(Locator, Protocol):
+    """Finds the clients that have this silo as their gateway."""
+
+    def knows(self, client: str, /) -> bool:
+        """Return True if the client is attached here, connected or not."""
+        ...
+
+    def disown(self, client: str, /) -> None:
+        """Remove a row that says that the client is attached here."""
 
 
 class Arrivals:
@@ -52,6 +68,7 @@ class Arrivals:
         check_hosted: raises NotHosted if no silo hosts a grain type, and SiloUnavailable if silos
             that host it are starting or stopping.
         is_settling: returns True if a silo is about to become active.
+        clients: finds the clients with observers that have this silo as their gateway.
     """
 
     def __init__(
@@ -65,6 +82,7 @@ class Arrivals:
         callee: Callee,
         check_hosted: Callable[[str], None],
         is_settling: Callable[[], bool],
+        clients: ClientLocator,
     ) -> None:
         self._silo = silo
         self._turns = turns
@@ -78,14 +96,19 @@ class Arrivals:
         self._at_once = AtOnce(callee, references)
         self._check_hosted = check_hosted
         self._is_settling = is_settling
+        self._clients = clients
+        self._observers = references.kind_named(OBSERVERS)
 
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Accept a call. If the call is invalid, its answer is the error."""
         if not peer.is_silo:
             call.role = peer.role
         try:
-            if call.kind[:1] == "$":
+            sign = call.kind[:1]
+            if sign == SYSTEM_SIGN:
                 self._take_target_call(peer, call)
+            elif sign == OBSERVER_SIGN:
+                self._take_observer_call(peer, call)
             else:
                 if self._at_once.gathering:
                     self._at_once.settle()  # these calls arrived earlier
@@ -147,6 +170,26 @@ class Arrivals:
         peer.served.watch(call.id, relay)
         relay.start()
 
+    # -- observers
+
+    def _take_observer_call(self, peer: Peer, call: Call) -> None:
+        """Pass a call on to the client that has the observer, or send it back.
+
+        A call of a client may go to another gateway. A call of a silo goes to a client of this one.
+        """
+        kind = self._observers
+        if not peer.is_silo:
+            locator = self._locator
+        elif self._clients.knows(client_of(call.key)):
+            locator = self._clients
+        else:
+            self._clients.disown(client_of(call.key))
+            self._send_back(peer, call, kind)
+            return
+        relay = Relay(self._turns, locator, self._callee, peer, call, kind)
+        peer.served.watch(call.id, relay)
+        relay.start()
+
     # -- system targets
 
     def _take_target_call(self, peer: Peer, call: Call) -> None:
@@ -167,7 +210,7 @@ class Arrivals:
         if self._at_once.gathering:
             self._at_once.settle()  # these calls arrived earlier
         inbound = self._callee.accept(peer, call, spec)
-        inbound.target = target
+        inbound.target = target.bind(peer)
         self._callee.push(inbound)
 
     def _explain(self, call: Call, target: SystemTarget | None) -> str:

@@ -23,6 +23,7 @@ from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.headers import HeaderSet, check_size
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
+from millstream.runtime.repeated import Repeated
 from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import show_text
@@ -46,6 +47,8 @@ log = logging.getLogger("millstream.callee")
 NOTHING = msgspec.Raw(b"")
 PARKED_MAX = 256
 """Number of idle runner tasks that are kept for later calls."""
+DROPPED_EVERY_S = 10.0
+"""The least time between two log lines about dropped one-way calls of one type, in seconds."""
 
 
 class InboundCall:
@@ -260,6 +263,7 @@ class Callee(RunnerTasks[InboundCall]):
         self._locator = locator
         self._runtime = runtime
         self._extension_specs: dict[str, MethodSpec] = {}
+        self._dropped = Repeated(log, turns.loop.time, DROPPED_EVERY_S)
 
     def extend(self, specs: dict[str, MethodSpec]) -> None:
         """Make methods of an extension callable on every grain."""
@@ -349,6 +353,13 @@ class Callee(RunnerTasks[InboundCall]):
                 destination.writer.send_one_way(call)
         except MillstreamError as error:
             log.error("one-way call %s was not forwarded: %s", name, error)
+
+    def note_dropped(self, call: Call, error: Exception) -> None:
+        """Log that a one-way call of another process was not passed on. Logged at most every 10 s
+        for each type.
+        """
+        name = show_text(f"{call.kind}/{call.key}.{call.method}")
+        self._dropped.note(f"one-way call {name} was not passed on: {error}", call.kind)
 
     # -- running
 

@@ -68,7 +68,7 @@ class CallEngine:
         brought: Collection[type[Contract]] = (),
         filters: CallFilters = NO_FILTERS,
     ) -> None:
-        self._filters = filters
+        self.filters = filters
         self.loop = asyncio.get_running_loop()
         self.address = identity.address
         self._env = env
@@ -112,7 +112,7 @@ class CallEngine:
         self.callee = Callee(
             self.address, turns, self.new_tasks(), self.outbox, locator, references
         )
-        outgoing = self._filters.outgoing
+        outgoing = self.filters.outgoing
         self.caller = Caller(
             turns,
             self.remote,

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.checks import is_root
 from millstream.runtime.definition.filters import CallFilter
 from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
@@ -215,8 +216,9 @@ class References:
         return made
 
     def _make(self, cls: type[Any], has_options: bool, name: str = "") -> type[Any]:
-        is_root = cls in (Contract, Grain)  # allowed only if a type name is given
-        if not (isinstance(cls, type) and issubclass(cls, Contract)) or (is_root and not name):
+        is_contract = isinstance(cls, type) and issubclass(cls, Contract)
+        # a base class itself is allowed only if a type name is given
+        if not is_contract or (is_root(cls) and not name):
             raise TypeError(f"{cls!r} is not a Grain or Contract class")
         grain_type: GrainType = cls.__millstream_type__
         grain_type.resolve()

@@ -1,4 +1,4 @@
-"""A gateway's relay of one client call to the silo that has the grain.
+"""A gateway's relay of one call: from a client to a grain, or from anywhere to an observer.
 
 `Relay` owns the call between its arrival and its answer. Bodies pass through unread. A call that
 certainly did not run is sent again. If a call may have run, its answer is the error.
@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import CallTimeout, MillstreamError, SiloUnavailable
+from millstream.runtime.errors import CallTimeout, ClusterError, MillstreamError, SiloUnavailable
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -21,7 +21,11 @@ from millstream.runtime.wire.message import Call, Failure, Redirect, Reply
 from .callee import NOTHING, Callee, InboundCall, size_of
 from .locator import Destination, Locator
 
-__all__ = ["Relay"]
+__all__ = ["ClientMoved", "Relay"]
+
+
+class ClientMoved(ClusterError):
+    """The client of an observer is attached to another gateway. Never reaches a program."""
 
 
 class Relay:
@@ -41,6 +45,7 @@ class Relay:
         "_peer",
         "_sent_id",
         "_turns",
+        "_waiter",
     )
 
     def __init__(
@@ -64,6 +69,7 @@ class Relay:
         self._sent_id = 0
         self._held_bytes = 0  # bytes kept for sending the call again
         self._inbound: InboundCall | None = None
+        self._waiter: asyncio.Future[Destination] | None = None
         self._is_cancelled = False
 
     def start(self) -> None:
@@ -78,14 +84,15 @@ class Relay:
             return
         try:
             size_bytes = size_of(self._call)
-            found_later = self._locator.wait(self._kind, self._call.key, 0.0, size_bytes)
-            found_later.add_done_callback(self._found)
+            self._waiter = self._locator.wait(self._kind, self._call.key, 0.0, size_bytes)
+            self._waiter.add_done_callback(self._found)
         except MillstreamError as error:
             self._fail(error)
 
     def _found(self, found: asyncio.Future[Destination]) -> None:
+        self._waiter = None
         error = None if found.cancelled() else found.exception()
-        if isinstance(error, SiloUnavailable):
+        if isinstance(error, SiloUnavailable | ClientMoved):
             self._refuse()
         elif isinstance(error, Exception):
             self._fail(error)
@@ -130,12 +137,16 @@ class Relay:
         self._inbound.submit(activation)
 
     def _refuse(self) -> None:
-        """Let the client try again, because the call certainly did not run."""
+        """Let the caller try again, because the call certainly did not run."""
         self._let_go()
+        if not self._client_id and self._kind.is_observer:
+            self._callee.send_on(self._kind, self._call)
         self._client.served.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
         self._let_go()
+        if not self._client_id:
+            self._callee.note_dropped(self._call, error)
         name = f"{self._call.kind}/{self._call.key}"
         body = msgspec.Raw(describe(error, name))
         self._client.served.answer(self._client_id, Failure(self._client_id, body))
@@ -161,7 +172,10 @@ class Relay:
             self._refuse()
 
     def on_broken(self, error: Exception, /) -> None:
-        self._fail(error)
+        if self._kind.is_observer and isinstance(error, SiloUnavailable) and not error.may_have_run:
+            self._refuse()
+        else:
+            self._fail(error)
 
     def cancel(self) -> None:
         """Cancel the call, because the client gave up or has gone."""
@@ -172,4 +186,6 @@ class Relay:
         elif self._peer is not None:
             self._peer.writer.cancel_call(self._sent_id)
         else:
-            self._call.body = NOTHING  # the call is dropped when its location is found
+            self._call.body = NOTHING
+            if self._waiter is not None:
+                self._waiter.cancel()

@@ -100,6 +100,11 @@ class Searches:
         """True if calls wait for this grain's location. Later calls must not overtake them."""
         return bool(self._searches) and (kind, key) in self._searches
 
+    def is_wanted(self, kind: str, key: str) -> bool:
+        """True if a call still waits for this grain's location."""
+        search = self._searches.get((kind, key))
+        return search is not None and search.is_wanted
+
     def wait(self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0) -> Waiter:
         """Return a future for a destination that accepts calls at once.
 

@@ -20,6 +20,7 @@ from millstream.runtime.definition.markers import role_of
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import NotHosted
 from millstream.runtime.role import Role
+from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.peers import Peers
 
 from .remote import Remote
@@ -83,6 +84,16 @@ class SystemTarget:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.target_specs = specs_of(cls)
+
+    def bind(self, peer: Peer) -> SystemTarget:
+        """Return the object whose methods run for the calls of a connection: this one.
+
+        A target whose answers depend on the calling process overrides it.
+
+        Args:
+            peer: The connection. It has the name and the role of the process.
+        """
+        return self
 
 
 class Targets:

@@ -1,6 +1,7 @@
 """A program outside of the cluster, which uses grains and streams through gateways.
 
-This module owns `Client` and `connect`. The module `gateways` chooses the gateway of each call.
+This module owns `Client` and `connect`. The module `gateways` chooses the gateway of each call, and
+`observers` serves the calls of grains to objects of the program.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.runtime.calls.engine import CallEngine
+from millstream.runtime.cluster.client_leases import SECRET_BYTES, name_client
 from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.cluster.table import MemberInfo, MembershipTable
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Openable
+from millstream.runtime.definition.observer import Observer
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
 from millstream.runtime.options import RuntimeOptions, check_kind
@@ -25,17 +29,20 @@ from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_secret
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
+from .attachment import Attachment
 from .eviction_watch import EvictionWatch
 from .gateway_calls import GatewayCalls
 from .gateway_list import GatewayList
 from .gateway_table import GatewayTable
 from .gateways import Gateways
 from .list_updates import ListUpdates
+from .observers import Observers, check_observer
 
 __all__ = ["Client", "connect"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
+OB = TypeVar("OB", bound=Observer)
 
 log = logging.getLogger("millstream.client")
 
@@ -69,6 +76,8 @@ class Client:
     gateways: Gateways
     updates: ListUpdates
     _calls: GatewayCalls
+    _attachment: Attachment
+    _observers: Observers
 
     def __init__(
         self,
@@ -156,6 +165,45 @@ class Client:
         self._check_loop()
         return self.engine.references.stream(namespace, key)
 
+    def observe(self, observer: OB, /) -> AbstractAsyncContextManager[OB]:
+        """Let grains call an object of this program, for the time of a context.
+
+        ```python
+        async with client.observe(Viewer()) as viewer:
+            await client.grain(Match, "final").watch(viewer)
+        ```
+
+        The context gives a reference, to be passed to grains. Grains call the observer through one
+        of the gateways, and continue when the client moves to another one. The client holds the
+        object until the context ends. Then waiting calls end with ObserverGone, and running calls
+        are awaited; later calls end with ObserverGone.
+
+        When the client was closed, calls to its observers end with ClientUnavailable, and also when
+        it was cut off or silent for `RuntimeOptions.client_lease_s`. If it comes back after that,
+        its references work again.
+
+        Each context makes a reference of its own, also for the same object. One reference is called
+        once at a time.
+
+        Args:
+            observer: The object. Its class derives from `Observer`.
+
+        Raises:
+            TypeError: `observer` is no object of an Observer class.
+            ConfigError: The running code is a turn of a grain. Grains pass `self`.
+            DefinitionError: The class of `observer` cannot be an observer.
+            NotInCluster: The client is not connected, or belongs to another event loop.
+            SiloUnavailable: No gateway attaches the client within `RuntimeOptions.call_timeout_s`.
+                Raised when the context begins.
+            NotHosted: The silos are of a version that does not know observers. Raised when the
+                context begins.
+            Overloaded: The client has too many observers. Raised when the context begins.
+        """
+        self._check_loop()
+        check_observer(observer)
+        self.engine.turns.check_running()
+        return self._observers.hold(observer)
+
     def _check_loop(self) -> None:
         running = asyncio._get_running_loop()
         if running is not None and running is not self.engine.loop:
@@ -191,7 +239,8 @@ class Client:
             raise ConfigError(
                 f"client {self.address} is already open: use it, or make another with connect(...)"
             )
-        engine = self._engine = self._make_engine()
+        secret = self._env.random_bytes(SECRET_BYTES)
+        engine = self._engine = self._make_engine(name_client(secret))
         turns, peers, remote = engine.turns, engine.peers, engine.remote
         gateway_list = GatewayList(self._given)
         self.updates = ListUpdates(gateway_list, self._table, engine.end, peers, remote)
@@ -200,7 +249,9 @@ class Client:
         )
         self._calls = GatewayCalls(gateways, turns, peers, remote)
         engine.open(gateways, lambda kind: {}, self._calls)
-        engine.end.open(inbox=gateways, welcome=gateways)
+        self._attachment = Attachment(secret, gateways, turns, engine.tasks, peers, remote)
+        self._observers = Observers(engine, self._attachment, self._env.new_id)
+        engine.end.open(inbox=self._observers, welcome=gateways)
         engine.turns.ended = ""
         try:
             await self._connect()
@@ -211,11 +262,11 @@ class Client:
         engine.tasks.start(EvictionWatch(gateways).run())
         return self
 
-    def _make_engine(self) -> CallEngine:
+    def _make_engine(self, name: str) -> CallEngine:
         return CallEngine(
             Identity(
                 self._cluster,
-                f"client-{self._env.new_id():x}",
+                name,
                 is_silo=False,
                 is_operator=bool(self._secrets.operator),
             ),
@@ -264,7 +315,8 @@ class Client:
             raise SiloUnavailable(text, may_have_run=False) from None
 
     async def aclose(self) -> None:
-        """Close the connections. Pending calls end with SiloUnavailable.
+        """Close the connections. Pending calls end with SiloUnavailable. Calls of grains to
+        observers of this client are cancelled, and later ones end with ClientUnavailable.
 
         Raises:
             NotInCluster: The client belongs to another event loop.
@@ -272,6 +324,8 @@ class Client:
         if self._engine is not None:
             if not self._engine.turns.ended:
                 self._check_loop()
+                await self._attachment.aclose()
+                self._observers.close()
             text = f"client {self.address} was closed: open another with `async with connect(...)`"
             await self._engine.aclose(text)
             await links_closed()

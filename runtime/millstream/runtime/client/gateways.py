@@ -13,19 +13,16 @@ import asyncio
 import logging
 from typing import Any
 
-import msgspec
-
 from millstream.runtime.calls.locator import Destination
 from millstream.runtime.calls.remote import Remote
 from millstream.runtime.calls.search import Searches
 from millstream.runtime.cluster.gateways import GatewayTarget
-from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import NotInCluster, SiloUnavailable
+from millstream.runtime.errors import SiloUnavailable
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call, Failure, GatewayView
+from millstream.runtime.wire.message import GatewayView
 from millstream.runtime.wire.peers import Peers
 
 from .gateway_list import GatewayList
@@ -39,7 +36,7 @@ log = logging.getLogger("millstream.client")
 
 
 class Gateways:
-    """The gateways of one client (`Locator`, `Inbox`, `Welcome`)."""
+    """The gateways of one client (`Locator`, `Welcome`)."""
 
     def __init__(
         self,
@@ -130,7 +127,7 @@ class Gateways:
                 refused.append(str(error))
         raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}", may_have_run=False)
 
-    # -- called by connections (`Welcome`, `Inbox`)
+    # -- called by connections (`Welcome`)
 
     def on_greeted(self, peer: Peer, /) -> None:
         """Register the whole name of a gateway that was known by its address."""
@@ -149,14 +146,6 @@ class Gateways:
     def on_gateways(self, peer: Peer, view: GatewayView, /) -> None:
         """Take a list of gateways from a gateway, requested or not."""
         self._list.learn(view, peer.table_id)
-
-    def serve(self, peer: Peer, call: Call, /) -> None:
-        """Refuse a call: a client serves none."""
-        error = NotInCluster("a client serves no calls")
-        peer.served.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
-
-    def on_frame_end(self) -> None:
-        """Do nothing: every call was refused."""
 
     # -- called by the watch for evictions
 

@@ -2,16 +2,19 @@
 
 `SiloRouter` owns the order of the lookup: this silo, remembered locations, the directory,
 placement. `search` waits for a location, and `caller` and `relay` send calls. Calls to a grain keep
-their order while its location is being searched.
+their order while its location is being searched. For an observer, `client_search` finds
+its client.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from millstream.runtime.calls.locator import Destination
 from millstream.runtime.calls.search import Searches
+from millstream.runtime.definition.names import client_of
 from millstream.runtime.definition.placement import Placement
 from millstream.runtime.errors import NotHosted, SiloUnavailable
 from millstream.runtime.tasks import Tasks
@@ -21,7 +24,9 @@ from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.peers import Peers
 
+from .client_search import ClientSearches
 from .directory.directory import GrainDirectory
+from .directory.partition import CLIENT_KIND
 from .gateways import Loads
 from .member import Member
 from .placement import choose_silo, placement_in
@@ -47,6 +52,7 @@ class SiloRouter:
         catalog: Catalog,
         peers: Peers,
         loads: Loads,
+        clients: ClientSearches,
         roll: Callable[[int], int],
     ) -> None:
         self._address = address
@@ -56,6 +62,7 @@ class SiloRouter:
         self._catalog = catalog
         self._peers = peers
         self._loads = loads
+        self._clients = clients
         self._roll = roll
         self._searches = Searches(turns, tasks, self._locate, self.on_lost)
         self.looked_for = self._searches.under_way
@@ -68,6 +75,8 @@ class SiloRouter:
         """Return the grain's destination if it is known without asking and no call waits for it."""
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
+        if kind.is_observer:
+            return self._clients.find_anywhere(client_of(key))
         activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
@@ -88,9 +97,15 @@ class SiloRouter:
         self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
     ) -> asyncio.Future[Destination]:
         """Wait for the grain's location (see `Searches.wait`)."""
+        if kind.is_observer:
+            return self._clients.wait_in(self._searches, kind, key, pause_s, size_bytes)
         return self._searches.wait(kind, key, pause_s, size_bytes)
 
     async def _locate(self, kind: GrainKind, key: str) -> Destination:
+        if kind.is_observer:
+            return await self._clients.locate(
+                key, partial(self._searches.is_wanted, kind.name, key)
+            )
         activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
@@ -126,13 +141,14 @@ class SiloRouter:
 
     def on_moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
         """Forget that the grain is at `peer`, and remember its new silo if one is given."""
-        self._directory.locations.forget(kind.name, key)
-        if silo:
+        self.on_lost(kind, key)
+        if silo and not kind.is_observer:
             self.learn(kind.name, key, silo)
 
     def on_lost(self, kind: GrainKind, key: str, /) -> None:
         """Forget the location of a grain whose silo cannot be reached."""
-        self._directory.locations.forget(kind.name, key)
+        row = (CLIENT_KIND, client_of(key)) if kind.is_observer else (kind.name, key)
+        self._directory.locations.forget(*row)
 
     def learn(self, kind: str, key: str, silo: str) -> None:
         """Remember that the grain is at `silo`."""

@@ -7,7 +7,7 @@ and line.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from millstream.runtime.errors import DefinitionError
@@ -23,6 +23,7 @@ __all__ = [
     "check_init",
     "check_method",
     "check_name_is_free",
+    "check_observer",
     "check_states",
     "is_root",
     "takes_positional",
@@ -41,7 +42,7 @@ PARAMETER_KINDS = (
 
 
 def is_root(cls: type[Any]) -> bool:
-    """Return whether the class is Contract or Grain itself."""
+    """Return whether the class is Contract, Grain or Observer itself."""
     return bool(vars(cls).get("__millstream_root__"))
 
 
@@ -109,6 +110,20 @@ def check_states(states: Mapping[str, StateField[Any]], cls: type[Any], source: 
                 f"{field.source or source}: {cls.__name__}.{attribute} and {cls.__name__}.{other} "
                 f"are both stored as {field.name!r} in store {field.store!r}; give one of them "
                 "another `name=`"
+            )
+
+
+def check_observer(
+    cls: type[Any], states: Collection[str], handlers: Collection[str], source: str
+) -> None:
+    """Refuse states, timers and handlers in a class of observers, since no silo hosts it."""
+    if not (cls.__millstream_observer__ and not cls.__millstream_hosted__):
+        return
+    for what, names in (("a state", states), ("a timer or handler", handlers)):
+        for name in names:
+            raise DefinitionError(
+                f"{source}: {cls.__name__}.{name}: an observer cannot have {what}, because its "
+                "object is in a client and not in a silo; use a Grain for it"
             )
 
 

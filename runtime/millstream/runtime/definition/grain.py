@@ -206,6 +206,7 @@ class Contract:
     __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
     __millstream_type__: ClassVar[GrainType]
     __millstream_hosted__: ClassVar[bool] = False
+    __millstream_observer__: ClassVar[bool] = False
     __millstream_root__ = True
     _millstream: Any  # a Home; in a silo, the activation
 
@@ -530,8 +531,8 @@ def grain(
 
     Args:
         cls: The class, if the decorator is used without options.
-        name: The type name on the wire and in stores: printable text that does not begin with `$`.
-            None: the class name.
+        name: The type name on the wire and in stores: printable text that begins with neither `$`
+            nor `~`. None: the class name.
         reentrant: True lets every method start at any await point of another method.
         placement: The silo that gets a new activation.
         idle_after: Seconds without use after which an activation ends. None:
@@ -545,7 +546,7 @@ def grain(
             arguments. None: no call may, except for methods with `@always_interleave`.
 
     Raises:
-        DefinitionError: The class is no Grain or Contract, or the name is invalid.
+        DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid.
         ConfigError: Another option has a wrong type or range.
     """
     frame = sys._getframe(1)
@@ -568,7 +569,8 @@ def grain(
     def apply(target: Any) -> Any:
         if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
             raise DefinitionError(
-                f"{subject} is for Grain and Contract classes, not {show_text(repr(target))}"
+                f"{subject} is for classes of Grain, Contract and Observer, not "
+                f"{show_text(repr(target))}"
             )
         target.__millstream_options__ = made
         return target

@@ -21,12 +21,13 @@ from .checks import (
     check_init,
     check_method,
     check_name_is_free,
+    check_observer,
     check_states,
     is_root,
 )
 from .markers import Declaration, GrainOptions, Mark, marks_of, role_of
 from .method import MethodSpec, source_of
-from .names import check_kind
+from .names import OBSERVER_SIGN, check_kind
 from .state import StateField
 
 __all__ = ["GrainType", "define"]
@@ -67,8 +68,17 @@ class GrainType:
 
     @property
     def name(self) -> str:
-        """The type name on the wire and in stores."""
-        return self.options.name or self.cls.__name__
+        """The type name on the wire and in stores. That of an observer begins with `~`."""
+        name = self.options.name or self.cls.__name__
+        return f"{OBSERVER_SIGN}{name}" if self.is_observer else name
+
+    @property
+    def is_observer(self) -> bool:
+        """True for a class whose objects clients have. A grain class may derive from such a
+        class.
+        """
+        is_hosted: bool = self.cls.__millstream_hosted__
+        return bool(self.cls.__millstream_observer__) and not is_hosted
 
     @property
     def base_names(self) -> list[str]:
@@ -94,7 +104,8 @@ class GrainType:
                 definition so that it cannot be a grain.
         """
         cls = self.cls
-        check_kind(f"{self.source}: the name of {cls.__qualname__}", self.name)
+        name = self.options.name or cls.__name__
+        check_kind(f"{self.source}: the name of {cls.__qualname__}", name)
         check_init(cls, self.source)
         for spec in self.specs.values():
             with _names_known(f"{source_of(spec.fn)}: {spec.label}"):
@@ -125,6 +136,8 @@ def define(cls: type[Any], frame: FrameType) -> None:
     check_hooks(cls, grain_type.source)
     check_init(cls, grain_type.source)
     check_states(grain_type.states, cls, grain_type.source)
+    handlers = [name for name in grain_type.marks if name in grain_type.local_names]
+    check_observer(cls, grain_type.states, handlers, grain_type.source)
     cls.__millstream_type__ = grain_type
 
 

@@ -10,9 +10,22 @@ from __future__ import annotations
 from millstream.runtime.errors import DefinitionError
 from millstream.runtime.text import show_text
 
-__all__ = ["check_kind", "check_name", "grain_id", "parse_grain_id", "row_key"]
+__all__ = [
+    "OBSERVER_SIGN",
+    "check_kind",
+    "check_name",
+    "client_of",
+    "grain_id",
+    "observer_key",
+    "parse_grain_id",
+    "row_key",
+]
 
 SYSTEM_SIGN = "$"  # the first character of the names of system targets
+OBSERVER_SIGN = "~"
+"""The first character of the type names of observers. Every process of a call sees by it that a
+client has the object, also a process that does not know the class.
+"""
 
 
 def check_name(what: str, name: object) -> None:
@@ -31,11 +44,22 @@ def check_name(what: str, name: object) -> None:
 def check_kind(what: str, name: object) -> None:
     """Raise DefinitionError unless `name` can be the name of a grain type."""
     check_name(what, name)
-    if str(name).startswith(SYSTEM_SIGN):
-        raise DefinitionError(
-            f"{what} is {show_text(repr(name))}: names that begin with {SYSTEM_SIGN!r} are "
-            "reserved; choose another name"
-        )
+    for sign in (SYSTEM_SIGN, OBSERVER_SIGN):
+        if str(name).startswith(sign):
+            raise DefinitionError(
+                f"{what} is {show_text(repr(name))}: names that begin with {sign!r} are "
+                "reserved; choose another name"
+            )
+
+
+def observer_key(client: str, number: int) -> str:
+    """Return the key of an observer: the client that has it, and its number there."""
+    return f"{client}/{number:x}"
+
+
+def client_of(key: str) -> str:
+    """Return the client that has the observer with this key."""
+    return key.rpartition("/")[0]
 
 
 def grain_id(kind: str, key: str) -> str:

@@ -2,7 +2,7 @@
 
 This module owns the codec hook for contracts. A received reference belongs to the silo or client
 that decodes it. A grain that passes `self` passes a reference to itself. Any other value that is no
-reference is refused at the caller.
+reference is refused at the caller, also an object of an Observer class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from millstream.runtime.text import show_text
 
 from .checks import is_root
 from .grain import Contract, Grain, Home
-from .names import parse_grain_id
+from .names import OBSERVER_SIGN, parse_grain_id
+from .observer import Observer
 from .reference import Reference
 
 __all__ = ["register_reference_hook"]
@@ -35,13 +36,18 @@ def encode_reference(value: Any) -> object:
     else:
         home: Home | None = getattr(value, "_millstream", None)
         if home is None:
-            raise TypeError(
-                f"{kind.__name__}() is not a reference: pass the result of `grain(...)`"
-            )
+            raise TypeError(f"{kind.__name__}() is not a reference: {how_to_refer(kind)}")
         text, own = home.grain_id, kind.__millstream_type__
     name = parse_grain_id(text)[0]
     others = [other for other in (own.name, *own.base_names) if other != name]
     return [text, *others] if others else text
+
+
+def how_to_refer(cls: type[Any]) -> str:
+    """Return the advice for a caller that passes an object in place of a reference to it."""
+    if issubclass(cls, Observer):
+        return "pass `ref` of `async with client.observe(...) as ref`"
+    return "pass the result of `grain(...)`"
 
 
 def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
@@ -57,13 +63,23 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
         raise TypeError("a reference can only be decoded in a silo or client")
     name, key = parse_grain_id(parts[0])
     if is_root(annotation):
-        return runtime.grain_of(name, Grain, key)
+        base = root_of(annotation, name)
+        if base is None:
+            what = "an observer" if annotation is Observer else "a grain"
+            raise TypeError(f"expected a reference to {what}, got {show_text(repr(parts[0]))}")
+        return runtime.grain_of(name, base, key)
     wanted = annotation.__millstream_type__.name
     if name == wanted:
         return runtime.grain(annotation, key)
     if wanted not in parts[1:]:
         raise TypeError(f"expected a reference to {wanted}, got {show_text(repr(parts[0]))}")
     return runtime.grain_of(name, annotation, key)
+
+
+def root_of(annotation: Any, name: str) -> type[Contract] | None:
+    """Return the class by which a reference of any type is seen, or None if it does not fit."""
+    found = Observer if name.startswith(OBSERVER_SIGN) else Grain
+    return found if annotation in (Contract, found) else None
 
 
 def register_reference_hook() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Grain, Openable
+from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
@@ -32,6 +33,7 @@ __all__ = ["LocalCluster"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
+OB = TypeVar("OB", bound=Observer)
 
 
 class LocalCluster:
@@ -132,6 +134,14 @@ class LocalCluster:
             key: The key of the stream.
         """
         return self.client.stream(namespace, key)
+
+    def observe(self, observer: OB, /) -> AbstractAsyncContextManager[OB]:
+        """Let grains call an object of this program, through the cluster's own client.
+
+        Args:
+            observer: The object. See `Client.observe`, also for the errors.
+        """
+        return self.client.observe(observer)
 
     async def start_silo(self) -> Silo:
         """Start one more silo, and return it. Errors of `Silo.start` reach the caller.

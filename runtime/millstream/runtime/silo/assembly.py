@@ -16,6 +16,8 @@ from typing import Any
 from millstream.runtime.calls.arrivals import Arrivals
 from millstream.runtime.calls.engine import CallEngine
 from millstream.runtime.calls.system_target import Targets, specs_of
+from millstream.runtime.cluster.client_search import ClientSearches
+from millstream.runtime.cluster.clients import AttachedClients, ClientTarget
 from millstream.runtime.cluster.directory.directory import GrainDirectory
 from millstream.runtime.cluster.gateways import GatewayTarget, Loads
 from millstream.runtime.cluster.heart import LoopHeart
@@ -122,7 +124,23 @@ class SiloAssembly:
         self.membership.watch(self._follow)
 
     def _open(self, engine: CallEngine) -> None:
-        """Make the objects that find grains and take calls."""
+        """Make the objects that find grains and clients, and take calls."""
+        self.clients = AttachedClients(
+            self.address,
+            self.turns,
+            engine.new_tasks(),
+            self.directory,
+        )
+        self.targets.add(ClientTarget(self.clients))
+        self.client_searches = ClientSearches(
+            self.address,
+            self.turns,
+            engine.new_tasks(),
+            self.clients,
+            self.directory,
+            self.peers,
+            self.env.wall_s,
+        )
         self.router = SiloRouter(
             self.address,
             self.turns,
@@ -132,10 +150,11 @@ class SiloAssembly:
             self.catalog,
             self.peers,
             self.loads,
+            self.client_searches,
             self.env.choice,
         )
         engine.open(self.router, self.catalog.of, None)
-        self.visitors = Visitors(engine.end, self.peers.list_known)
+        self.visitors = Visitors(engine.end, self.peers.list_known, self.clients.lose)
         arrivals = Arrivals(
             self.address,
             self.turns,
@@ -146,6 +165,7 @@ class SiloAssembly:
             engine.callee,
             self.router.check_hosted,
             self.router.is_settling,
+            self.client_searches,
         )
         engine.end.open(inbox=arrivals, welcome=self.visitors)
 
@@ -179,6 +199,7 @@ class SiloAssembly:
 
     def _follow(self, view: TableView) -> None:
         self.directory.apply_view(view)
+        self.client_searches.follow(view)
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
         self.visitors.follow(view, live)
 

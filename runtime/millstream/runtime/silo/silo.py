@@ -606,6 +606,7 @@ class Silo:
         await silo.membership.aclose()
         silo.directory.close()
         silo.loads.close()
+        silo.clients.close()
         await silo.catalog.end_by_force()
         await silo.catalog.aclose()
         silo.visitors.close()

@@ -37,15 +37,24 @@ log = logging.getLogger("millstream.silo")
 class Visitors:
     """The other ends of a silo's connections (`Welcome`).
 
+    Args:
+        lost: Called with each connection that others opened, once it is closed.
+
     Attributes:
         inbound: The connections that others opened.
         clients: The clients among them, by id.
         newcomers: Those that have not finished their handshake, the oldest first.
     """
 
-    def __init__(self, end: LocalEnd, outgoing: Callable[[], Iterable[Peer]]) -> None:
+    def __init__(
+        self,
+        end: LocalEnd,
+        outgoing: Callable[[], Iterable[Peer]],
+        lost: Callable[[Peer], None],
+    ) -> None:
         self._end = end
         self._outgoing = outgoing
+        self._lost = lost
         self.inbound: dict[Peer, None] = {}
         self.clients: dict[str, Peer] = {}
         self.newcomers: dict[Peer, None] = {}
@@ -96,6 +105,7 @@ class Visitors:
             self._silo_count -= peer.is_silo and not is_new
         if self.clients.get(peer.name) is peer:
             del self.clients[peer.name]
+        self._lost(peer)
 
     def leaving(self, peer: Peer, /) -> None:
         """Record that a silo is stopping. Its row says so, too, but may be read later."""

@@ -15,6 +15,7 @@ from millstream.runtime.definition.grain import DeactivationReason, Grain, Runti
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.definition.names import OBSERVER_SIGN
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
 from millstream.runtime.errors import NotHosted, Rejected
 from millstream.runtime.public_names import OWN
@@ -71,6 +72,7 @@ class GrainKind:
         "incoming",
         "is_direct",
         "is_internal",
+        "is_observer",
         "is_reentrant",
         "is_simple",
         "may_interleave",
@@ -99,6 +101,7 @@ class GrainKind:
         incoming: Sequence[CallFilter] = (),
     ) -> None:
         self.name = name
+        self.is_observer = name.startswith(OBSERVER_SIGN)
         self.open_to = open_to
         self.owner: Owner | None = None  # shared, so that activations need no field
         self.hosted = hosted
@@ -115,7 +118,8 @@ class GrainKind:
         self.outgoing = () if options is None else tuple(options.filters.outgoing)
         states = {} if hosted is None else hosted.states
         self.writes_each_turn = any(field.writes_each_turn for field in states.values())
-        cls = Grain if hosted is None else hosted.cls
+        is_grain = hosted is not None and issubclass(hosted.cls, Grain)
+        cls = hosted.cls if hosted is not None and is_grain else Grain
         self.has_activate_hook = cls.on_activate is not Grain.on_activate
         self.has_deactivate_hook = cls.on_deactivate is not Grain.on_deactivate
         marks = {} if hosted is None else hosted.marks

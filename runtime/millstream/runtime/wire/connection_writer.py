@@ -89,6 +89,7 @@ class ConnectionWriter:
         self.peer_frame_max = options.frame_bytes_max
         self._batch_messages_max = options.batch_messages_max
         self._batch_bytes_max = options.batch_bytes_max
+        self._bytes_limit = "peer_bytes_max"
         self._bytes_max = options.peer_bytes_max
         self._out: list[Message] = []
         self._sizes: list[int] = []  # upper bound of the bytes of each message
@@ -101,6 +102,10 @@ class ConnectionWriter:
         self._waiting_bytes = 0
         self._next_id = 0
         self.calls: dict[int, AnswerReceiver] = {}
+
+    def limit_calls(self, name: str, bytes_max: int) -> None:
+        """Let at most so many bytes of calls wait here, by a limit other than `peer_bytes_max`."""
+        self._bytes_limit, self._bytes_max = name, bytes_max
 
     def attach(self, link: Link) -> None:
         """Write to this link from now on."""
@@ -163,9 +168,9 @@ class ConnectionWriter:
 
     def _check_room(self, waiting_bytes: int, size_bytes: int) -> None:
         """Raise Overloaded if too many bytes would wait. A single message may always wait."""
-        limit = self._options.peer_bytes_max
+        limit = self._bytes_max
         if waiting_bytes and waiting_bytes + size_bytes > limit:
-            raise Overloaded(f"{self.name}: too many bytes wait", "peer_bytes_max", limit)
+            raise Overloaded(f"{self.name}: too many bytes wait", self._bytes_limit, limit)
 
     def close(self, reason: str) -> None:
         """End all outstanding calls with SiloUnavailable, because the link is gone."""
@@ -246,7 +251,7 @@ class ConnectionWriter:
                 f"{name}: arguments, key and headers of {size} bytes exceed "
                 f"frame_bytes_max {self.peer_frame_max}"
             )
-        if self.unwritten_bytes and self.unwritten_bytes + size > self._options.peer_bytes_max:
+        if self.unwritten_bytes and self.unwritten_bytes + size > self._bytes_max:
             call.body = NIL  # a stored error keeps its Python frames, and these would keep the body
             self._check_room(self.unwritten_bytes, size)
 

@@ -3,5 +3,5 @@
 Owns the range of one silo (`range`, `partition`, both pure), the events and actions of the range
 (`events`), and the calls between silos about it (`directory`). Reading starts at `directory.py`.
 
-May import `calls`, `cluster`, `runtime` and `turns`.
+May import `calls`, `cluster` and `runtime`.
 """

@@ -1,7 +1,8 @@
 """The grain directory: which silo has a grain, partitioned over the ring.
 
 This module drives this silo's range: `range` decides, and this module sends and waits. It also
-registers and looks up grains for this silo.
+registers and looks up grains for this silo. The rows of clients with observers are in the same
+ranges (`partition.CLIENT_KIND`).
 
 The design follows the DistributedGrainDirectory of Orleans, with one recovery rule for joins,
 leaves and crashes. A silo that gains a range asks every live member for its registered activations
@@ -33,8 +34,6 @@ from millstream.runtime.errors import (
     SiloUnavailable,
 )
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.turns.activation import Activation
-from millstream.runtime.turns.catalog import Catalog
 
 from .events import (
     Action,
@@ -58,7 +57,7 @@ from .events import (
     ViewApplied,
     Withdrawn,
 )
-from .partition import Entry
+from .partition import CLIENT_KIND, Entry
 from .range import RETRY, DirectoryRange, point_of
 
 __all__ = ["DirectoryTarget", "GrainDirectory", "LiveMembers"]
@@ -78,6 +77,38 @@ class LiveMembers(Protocol):
 
     def is_live(self, silo: str, /) -> bool: ...
     async def refresh_to(self, version: int, /) -> None: ...
+
+
+class Kind(Protocol):
+    """The type of something that is registered."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Registered(Protocol):
+    """Something that is at one silo at a time: an activation, or a client at its gateway.
+
+    `version` is the membership version of its registration; 0 if it has none.
+    """
+
+    version: int
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def is_gone(self) -> bool: ...
+
+
+class Holder(Protocol):
+    """The owner of registered things of this silo: the catalog, or the attached clients."""
+
+    def all(self) -> Sequence[Registered]: ...
+    def end_duplicate(self, kind: str, key: str, activation_id: int, /) -> None: ...
 
 
 class DirectoryTarget(SystemTarget):
@@ -130,14 +161,14 @@ class GrainDirectory:
         me: str,
         *,
         members: LiveMembers,
-        holder: Catalog,
+        holder: Holder,
         targets: Targets,
         tasks: Tasks,
         cache_max: int,
     ) -> None:
         self._me = me
         self._members = members
-        self._holder = holder
+        self._holders = [holder]
         self._targets = targets
         self._tasks = tasks
         self._range = DirectoryRange(me)
@@ -145,6 +176,13 @@ class GrainDirectory:
         self._last_ticket = 0
         self.locations = Locations(cache_max)
         targets.add(DirectoryTarget(self))
+
+    def add_holder(self, holder: Holder) -> None:
+        """Report the registrations of one more owner in recoveries."""
+        self._holders.append(holder)
+
+    def _all_here(self) -> list[Registered]:
+        return [one for holder in self._holders for one in holder.all()]
 
     # -- this silo's range
 
@@ -182,7 +220,9 @@ class GrainDirectory:
             case Sweep():
                 self._tasks.call_later(0, self._sweep_on)
             case EndDuplicate():
-                log.warning("%s/%s was active twice; the activation in %s ends", *duplicate(action))
+                if action.kind != CLIENT_KIND:  # a client that attaches elsewhere is no conflict
+                    text = "%s/%s was active twice; the activation in %s ends"
+                    log.warning(text, *duplicate(action))
                 self._tasks.start(self._end_loser(action))
             case GiveUp():
                 log.error("%s did not report its grains: it answered with errors only", action.silo)
@@ -216,7 +256,7 @@ class GrainDirectory:
 
         A silo that is alone therefore never waits.
         """
-        activations = self._holder.all() if ask.silo == self._me else []
+        activations = self._all_here() if ask.silo == self._me else []
         if ask.silo != self._me or len(activations) > SCANNED_MAX:
             return False
         self.step(SurvivorsAsked(ask.round))
@@ -259,7 +299,7 @@ class GrainDirectory:
     async def tell_survivors(self, asker: str, version: int, segments: Sequence[Segment]) -> None:
         """Send the registered activations in the segments to the asking silo, in slices."""
         self.step(SurvivorsAsked(version))
-        activations = self._holder.all()
+        activations = self._all_here()
         for first in range(0, len(activations), SCANNED_MAX):
             some = activations[first : first + SCANNED_MAX]
             rows = [row_of(a) for a in some if is_registered_in(a, segments)]
@@ -269,11 +309,12 @@ class GrainDirectory:
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
         """End an activation that lost a conflict during recovery."""
-        self._holder.end_duplicate(kind, key, activation_id)
+        for holder in self._holders:
+            holder.end_duplicate(kind, key, activation_id)
 
     # -- for this silo's catalog and router
 
-    def register_now(self, activation: Activation) -> bool:
+    def register_now(self, activation: Registered) -> bool:
         """Register without waiting if this silo is alone. Returns True on success."""
         own = self._range
         if not own.is_alone:
@@ -281,7 +322,7 @@ class GrainDirectory:
         activation.version = own.register_here(activation.kind.name, activation.key, activation.id)
         return True
 
-    async def register(self, activation: Activation) -> str | None:
+    async def register(self, activation: Registered) -> str | None:
         """Register an activation before user code runs.
 
         Returns the silo of the winner if another activation is registered, otherwise None. Raises
@@ -309,12 +350,16 @@ class GrainDirectory:
 
     async def lookup(self, kind: str, key: str) -> str | None:
         """Return the silo that has a grain, or None. Raises SiloUnavailable."""
+        entry = await self.find_entry(kind, key)
+        return None if entry is None else entry.silo
+
+    async def find_entry(self, kind: str, key: str) -> Entry | None:
+        """Return the entry of a grain or client, or None. Raises SiloUnavailable."""
 
         async def ask(owner: str, version: int) -> Entry | None:
             return await self._call(owner, DirectoryTarget.lookup, kind, key, version)
 
-        entry = await self._settle(kind, key, ask)
-        return None if entry is None else entry.silo
+        return await self._settle(kind, key, ask)
 
     async def _settle(
         self, kind: str, key: str, ask: Callable[[str, int], Awaitable[Entry | None]]
@@ -344,7 +389,7 @@ class GrainDirectory:
             log.info(text, self._me, version, error)
         await pause(attempt)
 
-    async def unregister(self, activation: Activation) -> None:
+    async def unregister(self, activation: Registered) -> None:
         """Remove the entry of an ending activation.
 
         This is best effort: a stale entry is corrected later.
@@ -386,13 +431,13 @@ async def pause(attempt: int) -> None:
     await asyncio.sleep(RETRY.whole_s(attempt + 1))
 
 
-def is_registered_in(activation: Activation, segments: Sequence[Segment]) -> bool:
+def is_registered_in(activation: Registered, segments: Sequence[Segment]) -> bool:
     """Return True if the activation has a registration in the segments."""
     point = point_of(activation.kind.name, activation.key)
     return activation.version > 0 and not activation.is_gone and covers(segments, point)
 
 
-def row_of(activation: Activation) -> RecoveredRow:
+def row_of(activation: Registered) -> RecoveredRow:
     """Return the data that a survivor reports about an activation."""
     return (activation.kind.name, activation.key, activation.id, activation.version)
 

@@ -165,7 +165,9 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class EndDuplicate(msgspec.Struct, frozen=True):
-    """End this activation, because two activations of one grain were found."""
+    """End this activation, because two activations of one grain were found, or forget this client,
+    because it has attached to another gateway.
+    """
 
     kind: str
     key: str

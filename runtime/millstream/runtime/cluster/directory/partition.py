@@ -3,7 +3,8 @@
 Invariants:
 
 - A grain has at most one entry.
-- An entry changes only if there is none, if its silo is dead, or if its silo registers again.
+- An entry changes only if there is none, if its silo is dead, or if its silo registers again. The
+  entry of a client also changes if the client has attached to a silo later: see `CLIENT_KIND`.
 - An entry is removed only for the activation that it names.
 """
 
@@ -13,7 +14,14 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-__all__ = ["Entry", "Partition"]
+__all__ = ["CLIENT_KIND", "Entry", "Partition"]
+
+CLIENT_KIND = "$client"
+"""The type in the entries of clients. The key is the name of the client, and the silo its gateway.
+
+`activation_id` is the number of the attachment, which the client counts up whenever it attaches to
+another gateway. So the highest number is the present gateway, whichever registration arrives first.
+"""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,11 +47,8 @@ class Partition:
         """Register by compare-and-set. Returns the entry that is stored afterwards."""
         entries = self._types.setdefault(kind, {})
         found = entries.get(key)
-        if found is not None and found.silo != entry.silo and not is_dead(found.silo):
+        if found is not None and _stays(kind, found, entry, is_dead):
             return found
-        if found is not None and found.silo == entry.silo:
-            if found.activation_id > entry.activation_id:
-                return found
         entries[key] = entry
         return entry
 
@@ -57,14 +62,16 @@ class Partition:
     def recover(self, kind: str, key: str, entry: Entry) -> Entry | None:
         """Merge a survivor's entry. Returns the loser of a conflict, which must end, or None.
 
-        The newer registration wins, independent of the order of the answers.
+        The newer registration wins, and for a client the later attachment, independent of the order
+        of the answers.
         """
         entries = self._types.setdefault(kind, {})
         found = entries.get(key)
         if found is None or found == entry:
             entries[key] = entry
             return None
-        winner, loser = sorted((found, entry), key=_age, reverse=True)
+        age = _attachment if kind == CLIENT_KIND else _age
+        winner, loser = sorted((found, entry), key=age, reverse=True)
         entries[key] = winner
         return None if winner.silo == loser.silo else loser
 
@@ -81,6 +88,19 @@ class Partition:
             entry = entries.get(key)
             if entry is not None and is_foreign(kind, key, entry):
                 del entries[key]
+
+
+def _stays(kind: str, found: Entry, entry: Entry, is_dead: Callable[[str], bool]) -> bool:
+    """Return True if the stored entry must not be replaced by the other one."""
+    if found.silo == entry.silo:
+        return found.activation_id > entry.activation_id
+    if is_dead(found.silo):
+        return False
+    return kind != CLIENT_KIND or found.activation_id >= entry.activation_id
+
+
+def _attachment(entry: Entry) -> tuple[int, int, str]:
+    return (entry.activation_id, entry.version, entry.silo)
 
 
 def _age(entry: Entry) -> tuple[int, str, int]:

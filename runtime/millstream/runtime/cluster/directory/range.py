@@ -36,6 +36,7 @@ from .events import (
     NotReached,
     QuestionReceived,
     Refresh,
+    Register,
     Rows,
     SendAnswer,
     SurvivorsAsked,
@@ -98,6 +99,7 @@ class DirectoryRange:
         self._recoveries: list[Recovery] = []
         self._waiting: dict[int, QuestionReceived] = {}
         self._unswept: list[tuple[str, list[str]]] = []
+        self._replaced: Actions = []  # of the present step
         self.version = 0
         self.barrier = 0
         self.is_alone = False
@@ -118,6 +120,8 @@ class DirectoryRange:
         """Process an event, and return the resulting actions in order."""
         actions = self._steps[type(event)](event)
         self.is_alone = self._is_alone()
+        if self._replaced:
+            actions, self._replaced = [*actions, *self._replaced], []
         return actions
 
     # -- questions of this silo itself
@@ -267,9 +271,17 @@ class DirectoryRange:
             return SendAnswer(asked.ticket, found if is_known else None)
         if self._is_dead(question.silo):
             return self._refusal(asked)  # it reads in the table that it is dead
+        return SendAnswer(asked.ticket, self._register(question))
+
+    def _register(self, question: Register) -> Entry:
+        """Register by compare-and-set. A former gateway is told that its client has moved."""
+        kind, key = question.kind, question.key
         entry = Entry(question.silo, question.activation_id, self.version)
-        stored = self._partition.register(question.kind, question.key, entry, self._is_dead)
-        return SendAnswer(asked.ticket, stored)
+        found = self._partition.lookup(kind, key)
+        stored = self._partition.register(kind, key, entry, self._is_dead)
+        if found is not None and found.silo != stored.silo and not self._is_dead(found.silo):
+            self._replaced.append(EndDuplicate(kind, key, found))
+        return stored
 
     def _refusal(self, asked: QuestionReceived) -> SendAnswer:
         return SendAnswer(asked.ticket, Entry("", 0, self.version))
