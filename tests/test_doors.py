@@ -24,7 +24,17 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.priority import MemoryStore, PriorityQueues
-from millstream.runtime import Client, Grain, Role, Silo, connect, operator_secret
+from millstream.providers.sqlite import SqliteReminderTable
+from millstream.runtime import (
+    Client,
+    Grain,
+    Occurrence,
+    Role,
+    Silo,
+    connect,
+    operator_secret,
+    reminder,
+)
 from millstream.runtime.codec.failures import rebuild
 from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.extending import SystemTarget
@@ -55,7 +65,10 @@ OPEN = {
         "Rendezvous": {"pause", "remove", "resume"},
     },
 }
-CLOSED = {"$acks", "$bookie", "$directory", "$ledger", "$member", "MemoryQueue", "StagedWriter"}
+CLOSED = {
+    *("$acks", "$bookie", "$directory", "$ledger", "$member", "$reminders"),
+    *("MemoryQueue", "StagedWriter"),
+}
 NEVER_SERVED = {"EncodedIngest", "EncodedStaging"}  # a client's view of a target
 OTHERS = ("millstream.runtime.testing", "millstream.streams.testing", ".contracts.suite")
 """Modules of tests."""
@@ -109,13 +122,21 @@ def streams(queues: Any) -> PersistentStreams:
     return PersistentStreams(queues, mapper=mapper, balancer=DeploymentBalancer())
 
 
+class Reminded(Grain):
+    """A grain whose extension takes deliveries of reminders."""
+
+    @reminder
+    async def remind(self, occurrence: Occurrence) -> None: ...
+
+
 @asynccontextmanager
 async def everything(directory: Path) -> AsyncIterator[Silo]:
     """Start a silo with all shipped parts."""
     async with Silo(
-        grains=[],
+        grains=[Reminded],
         membership=f"sqlite:{directory}",
         stores={"default": f"sqlite:{directory}"},
+        reminders=SqliteReminderTable(directory),
         streams={
             "default": streams(MemoryQueues()),
             "durable": streams(LedgerQueues(directory / "ledger")),

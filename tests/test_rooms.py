@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "turns",
         "calls",
         "cluster",
+        "reminders",
         "silo",
         "client",
         "run",

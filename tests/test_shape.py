@@ -177,13 +177,13 @@ def test_a_small_module_has_more_than_one_importer_or_a_reason() -> None:
 METHODS_MAX = 25
 LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "activation.Activation": (
-        42,
+        43,
         "one object for each live grain: a turn rule beside it would add 48 bytes to 112",
     ),
     "bench.AdapterBench": (30, "what the checks of adapters need again and again"),
     "bookie.Bookie": (37, "one directory: one method for each request, and its life"),
-    "catalog.Catalog": (30, "all activations: found, created, ended, with their timers"),
-    "cluster.NotedSilo": (40, "the silo of a simulation is a silo"),
+    "catalog.Catalog": (31, "all activations: found, created, ended, with timers and reminders"),
+    "cluster.NotedSilo": (41, "the silo of a simulation is a silo"),
     "cluster_bookies.ClusterBookies": (28, "the contract of bookies, and the view of their rows"),
     "committing.CommittingQueue": (
         30,
@@ -215,7 +215,7 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     "range.DirectoryRange": (29, "a core: one method for each event"),
     "reader.ReaderCore": (32, "a core: one method for each event"),
     "rendezvous.Rendezvous": (37, "a grain: one method for each call about subscriptions"),
-    "silo.Silo": (39, "the public silo: its stages, and what clients and parts ask of it"),
+    "silo.Silo": (40, "the public silo: its stages, and what clients and parts ask of it"),
     "simulated.SimDisk": (35, "the disk seam, and the faults that tests ask for"),
     "simulation.Simulation": (28, "public: all that a test asks of a run"),
     "suite.EmbeddedRun": (28, "a run of a suite is one of the suite of streams"),

@@ -10,6 +10,7 @@ RUNTIME, STREAMS = "runtime/millstream/runtime", "streams/millstream/streams"
 MEMORY, BUFFER = "providers/millstream/providers/memory", "tests/providers/buffer"
 GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runtime/definition"
 WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
+REMINDERS = "tests/runtime/reminders"
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
@@ -302,6 +303,14 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{TURNS}/test_turn_rule.py",
             f"{TURNS}/test_contended_calls.py",
             CALLS,
+        ),
+    },
+    "reminders": {
+        f"{RUNTIME}/reminders/schedule.py": (f"{REMINDERS}/test_schedule.py",),
+        f"{RUNTIME}/reminders/agenda.py": (f"{REMINDERS}/test_agenda.py",),
+        f"{RUNTIME}/reminders/record.py": (
+            f"{REMINDERS}/test_agenda.py",
+            f"{REMINDERS}/test_reminders.py",
         ),
     },
     "cluster": {

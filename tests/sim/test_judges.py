@@ -17,6 +17,8 @@ from tests.sim.suites.streams import suite as streams_suite
 from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
 from millstream.runtime import State
+from millstream.runtime.reminders.deliveries import Deliveries
+from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
 from millstream.runtime.testing import CallEnded, SimStateStore
 from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
@@ -241,6 +243,38 @@ def enter_beside(self: Activation, request: Any) -> None:
     request.activation = self
     self.running = request
     self.is_gated = True
+
+
+def test_an_occurrence_that_is_never_delivered_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forgets(self: Deliveries, reminder: Any, *_: Any) -> Answer:
+        return Answer.RAN
+
+    monkeypatch.setattr(Deliveries, "_call", forgets)
+    assert is_noticed("calls", "was never delivered")
+
+
+def test_an_occurrence_after_its_cancellation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keeps(self: GrainReminders, name: str, expect: str) -> bool:
+        return True
+
+    monkeypatch.setattr(GrainReminders, "_remove", keeps)
+    assert is_noticed("calls", "after its cancel")
+
+
+def test_an_occurrence_that_is_repeated_without_a_fault_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fire = GrainReminders.fire
+
+    async def twice(self: GrainReminders, *arguments: Any) -> Answer:
+        await fire(self, *arguments)
+        self._ran.clear()
+        return await fire(self, *arguments)
+
+    monkeypatch.setattr(GrainReminders, "fire", twice)
+    assert is_noticed("calls", "is repeated without a fault")
 
 
 def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

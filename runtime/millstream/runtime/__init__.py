@@ -21,6 +21,7 @@ entry point `name` with the argument:
 
 - `Silo(membership="name:argument")` uses the group `millstream.membership`.
 - `Silo(stores={"default": "name:argument"})` uses the group `millstream.stores`.
+- `Silo(reminders="name:argument")` uses the group `millstream.reminders`.
 - `PersistentStreams("memory", balancer="deployment")` uses the groups `millstream.queues` and
   `millstream.balancers`.
 
@@ -58,6 +59,7 @@ from .definition.markers import always_interleave, one_way, open_to, read_only, 
 from .definition.observer import Observer
 from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
 from .definition.reference import is_reference, with_options
+from .definition.reminders import Occurrence, Reminder, Reminders, reminder
 from .definition.state import State, StateField, state
 from .definition.storage import Etag, MemoryStateStore, Row, StateStore
 from .definition.timers import Timer, timer
@@ -98,6 +100,13 @@ from .errors import (
 from .log_lines import guard_lines
 from .options import MembershipOptions, RuntimeOptions
 from .public_names import publish
+from .reminders.service import ReminderCounts
+from .reminders.table import (
+    MemoryReminderTable,
+    ReminderPosition,
+    ReminderRow,
+    ReminderTable,
+)
 from .role import Role
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
@@ -158,6 +167,7 @@ __all__ = [
     "MembershipOptions",
     "MembershipTable",
     "MemoryMembershipTable",
+    "MemoryReminderTable",
     "MemoryStateStore",
     "MillstreamError",
     "NotAllowed",
@@ -167,6 +177,7 @@ __all__ = [
     "Observer",
     "ObserverGone",
     "ObserverSet",
+    "Occurrence",
     "Openable",
     "Overloaded",
     "Placement",
@@ -176,6 +187,12 @@ __all__ = [
     "QueueFull",
     "QueueUnavailable",
     "Rejected",
+    "Reminder",
+    "ReminderCounts",
+    "ReminderPosition",
+    "ReminderRow",
+    "ReminderTable",
+    "Reminders",
     "Role",
     "Row",
     "Runtime",
@@ -205,6 +222,7 @@ __all__ = [
     "operator_secret",
     "read_only",
     "register_type",
+    "reminder",
     "serve",
     "shielded",
     "state",

@@ -166,6 +166,14 @@ class RuntimeOptions:
         connect_retry_s: Wait before an address that refused a connection is tried again.
         greet_timeout_s: How long the other end of a new connection may take for its handshake.
         drain_s: How long a stopping silo waits for running turns.
+        reminder_late_max_s: An occurrence of a reminder is missed if its delivery starts later than
+            this after its time. It should be longer than the silos need to notice a crash.
+        reminder_deliveries_max: Occurrences of reminders that one silo delivers at the same time.
+        reminders_loaded_max: Reminders that one silo keeps in memory, those that are due first.
+        reminder_refresh_s: How often a silo reads its reminders from the table. It reads those that
+            are due within twice this time.
+        reminder_release_s: How long a silo that gains reminders waits until a live silo has ended
+            its deliveries of them.
     """
 
     call_timeout_s: float = 30.0
@@ -202,6 +210,11 @@ class RuntimeOptions:
     connect_retry_s: float = 0.5
     greet_timeout_s: float = 5.0
     drain_s: float = 10.0
+    reminder_late_max_s: float = 60.0
+    reminder_deliveries_max: int = 100
+    reminders_loaded_max: int = 10_000
+    reminder_refresh_s: float = 30.0
+    reminder_release_s: float = 30.0
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,7 +1,8 @@
 """Plug-ins by name: a text such as `sqlite:some/dir` becomes an object through an entry point.
 
 This module owns the form `name[:argument]` and its errors. The groups of entry points are
-`millstream.membership`, `millstream.stores`, `millstream.queues` and `millstream.balancers`.
+`millstream.membership`, `millstream.stores`, `millstream.reminders`, `millstream.queues` and
+`millstream.balancers`.
 """
 
 from __future__ import annotations

@@ -22,11 +22,13 @@ from millstream.runtime import (
     Grain,
     GrainCall,
     Observer,
+    Occurrence,
     Overloaded,
     Proceed,
     RuntimeOptions,
     grain,
     one_way,
+    reminder,
     timer,
     with_options,
 )
@@ -588,3 +590,21 @@ def test_filters_run_around_calls_of_observers() -> None:
     assert ask("a client", main, Host, filters=filters) == "thank you"
     begun = ["+out serve", "+in serve", "+out served", "+in served", "served 2"]
     assert LOG == [*begun, "-in", "-out", "-in", "-out"]
+
+
+class Clock(Grain):
+    async def arm(self) -> None:
+        await self.context.reminders.set("ring", every=60.0)
+
+    @reminder
+    async def ring(self, occurrence: Occurrence) -> None:
+        LOG.append(f"ring {occurrence.number}")
+
+
+def test_incoming_filters_run_around_reminders() -> None:
+    async def main(program: Any) -> None:
+        await program.grain(Clock, "c").arm()
+        await asyncio.sleep(90)
+
+    ask("its own silo", main, Clock, filters=CallFilters(incoming=[noting("in")]))
+    assert LOG == ["+in arm", "-in", "+in ring", "ring 1", "-in"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.runtime.observer_world import (
@@ -413,6 +414,48 @@ def test_a_client_leaves_a_gateway_that_stops_before_its_last_turn_has_ended() -
         await watcher.stop()
 
     in_world(main, silos=3)
+
+
+@pytest.mark.parametrize("meanwhile", ["closes", "attaches again", "loses its connection"])
+def test_an_attachment_that_is_overtaken_has_no_effect(meanwhile: str) -> None:
+    async def main(world: World) -> None:
+        watcher = await Watcher(world).start()
+        assert watcher.client is not None
+        name, secret = watcher.client.address, watcher.client._attachment._secret
+        clients = world.silo().assembly.clients
+        directory: Any = world.silo().assembly.directory
+        register, (peer,) = directory.register, clients._names
+
+        async def register_late(row: Any) -> Any:
+            await GATES["register"].wait()
+            return await register(row)
+
+        async def attach(silo: Silo) -> None:
+            await clients.attach(peer, secret, 2)
+
+        async def overtake(silo: Silo) -> None:
+            if meanwhile == "closes":
+                clients.detach(secret, 2)
+            elif meanwhile == "attaches again":
+                await clients.attach(peer, secret, 3)
+            else:
+                peer.close("test")
+
+        directory.register = register_late
+        late = asyncio.create_task(world.on_silo(attach))
+        await asyncio.sleep(0.1)
+        directory.register = register
+        await world.on_silo(overtake)
+        before = clients.connection(name)
+        GATES["register"].set()
+        with pytest.raises(Rejected, match="has attached again or closed since"):
+            await late
+        assert clients.connection(name) is before
+        assert [row.id for row in clients.all()] == [3 if meanwhile == "attaches again" else 2]
+        watcher.done.set()
+        await watcher.task
+
+    in_world(main)
 
 
 def test_two_clients_on_one_connection_are_refused() -> None:

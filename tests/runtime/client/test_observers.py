@@ -40,12 +40,12 @@ from millstream.runtime import (
     Overloaded,
     Role,
     RuntimeOptions,
+    grain,
     is_reference,
     open_to,
     state,
     timer,
 )
-from millstream.runtime.definition.reference_codec import decode_reference
 
 
 @pytest.fixture(autouse=True)
@@ -244,21 +244,26 @@ def test_a_base_class_takes_references_of_its_own_sort() -> None:
     in_client(main, grains=(Match, Collector))
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text"), [(Observer, "Match/final"), (Grain, "~Viewer/client-1/2")]
-)
-def test_a_reference_of_another_sort_is_refused_where_it_arrives(
-    annotation: type[Contract], text: str
-) -> None:
-    async def main(world: World) -> None:
-        references = world.silo().assembly.references
-        wanted = "an observer" if annotation is Observer else "a grain"
-        with pytest.raises(TypeError, match=f"expected a reference to {wanted}, got"):
-            decode_reference(annotation, text, references)
-        found: Any = decode_reference(Contract, text, references)
-        assert str(found) == text
+@grain(name="Collector")
+class AnyCollector(Contract):
+    """The same grain, as a program with wrong annotations sees it."""
 
-    in_world(main)
+    async def take_observer(self, one: Contract) -> str: ...  # type: ignore[empty-body]
+    async def take_grain(self, one: Contract) -> str: ...  # type: ignore[empty-body]
+
+
+def test_a_reference_of_another_sort_is_refused_where_it_arrives() -> None:
+    async def main(client: Client) -> None:
+        collector, match = client.grain(AnyCollector, "a"), client.grain(Match, "final")
+        async with client.observe(Viewer("ann")) as viewer:
+            assert await collector.take_observer(viewer) == str(viewer)
+            assert await collector.take_grain(match) == "Match/final"
+            with pytest.raises(TypeError, match="expected a reference to an observer, got 'Match/"):
+                await collector.take_observer(match)
+            with pytest.raises(TypeError, match="expected a reference to a grain, got '~Viewer/"):
+                await collector.take_grain(viewer)
+
+    in_client(main, grains=(Match, Collector))
 
 
 class Board(Grain, Viewer):

@@ -40,7 +40,7 @@ def test_both_kinds_of_cluster_take_the_same_arguments() -> None:
     local = inspect.signature(LocalCluster).parameters
     simulated = inspect.signature(SimCluster).parameters
     assert set(local) - OF_THE_SIMULATION == set(simulated) - OF_SIMULATIONS
-    for name in set(local) & set(simulated) - {"cluster", "stores", "membership"}:
+    for name in set(local) & set(simulated) - {"cluster", "stores", "membership", "reminders"}:
         assert local[name].default == simulated[name].default
         assert local[name].annotation == simulated[name].annotation
 

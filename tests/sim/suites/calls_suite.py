@@ -8,6 +8,8 @@ The suite judges these promises:
 - An acknowledged write is stored exactly once, any other write at most once.
 - A call ends by its deadline.
 - A timer ticks in time, never overlaps itself, obeys the turn rule, and ends with its activation.
+- A reminder that is set is delivered in the end, and none after its cancellation. After the repair
+  it is delivered once and in time, also while silos join and stop.
 - After the repair each grain answers all callers.
 """
 
@@ -17,6 +19,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.sim.suites.run.plan import make_plan
@@ -27,9 +30,11 @@ from millstream.runtime import (
     DeactivationReason,
     Grain,
     MillstreamError,
+    Occurrence,
     RuntimeOptions,
     grain,
     read_only,
+    reminder,
     state,
     timer,
     with_options,
@@ -61,7 +66,15 @@ LOOK_S = 0.7
 AUDIT_S = 1.3
 TICK_LATE_S = 0.05  # nothing delays a tick that interleaves
 TICK_EARLY_S = 0.0015  # timers of even seeds fire early
-RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_s=1.0)
+CHIME_LATE_S = 8.0  # after the repair: a move of its reminders, and the skew of two clocks
+ANSWER_S = 2.0  # a read of the table that began before a cancellation may end so much later
+RUNTIME = RuntimeOptions(
+    call_timeout_s=CALL_S,
+    idle_after_s=4.0,
+    collect_every_s=1.0,
+    reminder_refresh_s=4.0,
+    reminder_release_s=3.0,
+)
 
 
 @dataclass
@@ -129,6 +142,30 @@ class Account(Grain):
         calls_run().figures["ticks"] += 1
         if self._is_ended:
             calls_run().on_violated(f"{self.key}: a tick after on_deactivate")
+
+    @reminder
+    async def chime(self, occurrence: Occurrence) -> None:
+        """Note an occurrence."""
+        self._enter()
+        try:
+            calls_run().chimes.on_delivered(self.key, occurrence.due)
+            await asyncio.sleep(calls_run().simulation.rng.choice((0.0, 0.3)))
+        finally:
+            self._exclusive -= 1
+
+    async def set_chime(self, at: datetime) -> None:
+        """Set the reminder."""
+        chimes = calls_run().chimes
+        chimes.on_unknown(self.key)
+        await self.context.reminders.set("chime", at=at, missed="all")
+        chimes.on_set(self.key, at)
+
+    async def cancel_chime(self) -> None:
+        """Cancel the reminder."""
+        chimes = calls_run().chimes
+        chimes.on_unknown(self.key)
+        await self.context.reminders.cancel("chime")
+        chimes.on_cancelled(self.key)
 
     async def add(self, op: str) -> int:
         """Store an operation. `op` is `caller:number`."""
@@ -199,6 +236,62 @@ class Start:
         return f"{self.caller}:{self.number}"
 
 
+class Chimes:
+    """The reminders of the accounts: which are set, and which were delivered.
+
+    Attributes:
+        is_calm: the faults have ended, so an occurrence comes once and in time.
+        started_s: the wall time at which the simulation began.
+    """
+
+    def __init__(self, run: CallsRun) -> None:
+        self._run = run
+        env = run.simulation.env(run.simulation.host("client"))
+        self.started_s = env.wall_s() - run.simulation.loop.time()
+        self._set: dict[str, datetime] = {}  # the last one of each account, if its outcome is known
+        self._cancelled_s: dict[str, float] = {}
+        self._delivered: Counter[tuple[str, datetime]] = Counter()
+        self.is_calm = False
+
+    def on_unknown(self, key: str) -> None:
+        """Note that a change begins."""
+        self._set.pop(key, None)
+        self._cancelled_s.pop(key, None)
+
+    def on_set(self, key: str, due: datetime) -> None:
+        """Note that a reminder is set."""
+        self._set[key] = due
+        self._run.figures["reminders"] += 1
+
+    def on_cancelled(self, key: str) -> None:
+        """Note that a reminder is cancelled."""
+        self._cancelled_s[key] = self._run.simulation.loop.time()
+
+    def on_delivered(self, key: str, due: datetime) -> None:
+        """Judge a delivery."""
+        run, now_s = self._run, self._run.simulation.loop.time()
+        self._delivered[key, due] += 1
+        run.figures["occurrences"] += 1
+        cancelled_s = self._cancelled_s.get(key)
+        if cancelled_s is not None and now_s > cancelled_s + ANSWER_S:
+            run.on_violated(f"{key}: an occurrence {now_s - cancelled_s:.3f} s after its cancel")
+        if not self.is_calm:
+            return
+        if self._delivered[key, due] > 1:
+            run.on_violated(f"{key}: the occurrence of {due} is repeated without a fault")
+        late_s = now_s - (due.timestamp() - self.started_s)
+        if due in self._set.values() and not -1.5 <= late_s <= CHIME_LATE_S:
+            run.on_violated(f"{key}: an occurrence {late_s:.3f} s late without a fault")
+
+    def check_delivered(self) -> list[str]:
+        """Check that each reminder whose outcome is known was delivered in the end."""
+        return [
+            f"{key}: the occurrence of {due} was never delivered"
+            for key, due in self._set.items()
+            if not self._delivered[key, due]
+        ]
+
+
 class CallsRun(Run):
     """The notes of this suite."""
 
@@ -207,7 +300,12 @@ class CallsRun(Run):
         self.acknowledged: dict[str, str] = {}
         self.sent_s: dict[str, float] = {}
         self.starts: list[Start] = []
+        self.chimes = Chimes(self)
         self.is_over = False
+
+    def now_wall_s(self) -> float:
+        """Return the true wall time."""
+        return self.chimes.started_s + self.simulation.loop.time()
 
     def check_order(self) -> list[str]:
         """Check that acknowledged operations of a caller started in the order sent, per activation.
@@ -285,7 +383,13 @@ class Caller:
             op = self._next_op("/relayed")
             others = [other] if roll < 0.6 else [other, third]
             await self._call("relay", account.relay(op, others), (op, others[-1]))
-        elif roll < 0.85:
+        elif roll < 0.75:
+            at_s = self._run.now_wall_s() + self._rng.uniform(0.0, 6.0)
+            at = datetime.fromtimestamp(round(at_s, 3), UTC)
+            await self._call("set", account.set_chime(at))
+        elif roll < 0.78:
+            await self._call("cancel", account.cancel_chime())
+        elif roll < 0.88:
             await self._call("ops", account.ops())
         else:
             hurried = with_options(account, timeout=1.0)
@@ -342,6 +446,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run.is_over = programs.is_over = True
     books = await read_all(run, cluster)
     await asyncio.sleep(CALL_S + LATE_S)
+    await chime_while_silos_move(run, cluster)
     run.figures["crashes"] += plan.crashes
     run.judge(
         check_one_activation(simulation.history),
@@ -349,6 +454,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
         check_live_after_repair(simulation.history, CALL_S + LATE_S),
         run.check_order(),
         run.check_books(books),
+        run.chimes.check_delivered(),
     )
     run.figures["late requests"] += cluster.late_requests
     await cluster.close()
@@ -367,6 +473,27 @@ async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
         if answer != answers[0]:
             run.on_violated(f"{name} reads other books than {cluster.names[0]}")
     return answers[0]
+
+
+async def chime_while_silos_move(run: CallsRun, cluster: SimCluster) -> None:
+    """Set reminders once all faults have ended, and move grains and reminders meanwhile."""
+    name = cluster.names[0]
+    run.chimes.is_calm = True
+    begun_s = run.now_wall_s()
+
+    async def set_all() -> None:
+        silo = cluster.silo(name)
+        assert silo is not None
+        for number, key in enumerate(ACCOUNTS):
+            at = datetime.fromtimestamp(round(begun_s + 1.0 + number / 4, 3), UTC)
+            await silo.grain(Account, key).set_chime(at)
+
+    await run.simulation.call(run.simulation.host(name), set_all())
+    added = cluster.add_silo()
+    await asyncio.sleep(2.0)
+    await cluster.remove_silo(name if run.simulation.rng.random() < 0.5 else added)
+    await cluster.until_active(RECOVERY_S)
+    await asyncio.sleep(CHIME_LATE_S)
 
 
 async def read_from(cluster: SimCluster, name: str) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from millstream.runtime import (
     Grain,
     GrainCall,
     GrainError,
+    Occurrence,
     Overloaded,
     Runtime,
     State,
@@ -20,6 +21,7 @@ from millstream.runtime import (
     is_reference,
     one_way,
     read_only,
+    reminder,
     shielded,
     state,
     timeout,
@@ -110,6 +112,24 @@ class WrongMarks(Grain):
 
     @timer  # E
     async def timer_without_seconds(self) -> None: ...  # E[mypy]
+
+    @reminder(every="60")  # E
+    async def reminder_as_text(self, occurrence: Occurrence) -> None: ...
+
+    @reminder  # E
+    async def reminder_without_an_occurrence(self) -> None: ...
+
+    @reminder(every=60, cron="* * * * *")  # E
+    async def reminder_of_two_schedules(self, occurrence: Occurrence) -> None: ...
+
+    @reminder(every=60)  # E
+    async def reminder_with_a_result(self, occurrence: Occurrence) -> int:
+        return occurrence.number
+
+    async def reminders_at_run_time(self) -> None:
+        await self.context.reminders.set("reminder_as_text", at="tomorrow")  # E
+        await self.context.reminders.set("reminder_as_text", every=60, missed="twice")  # E
+        await self.context.reminders.set(5, every=60)  # E
 
     async def timers_at_run_time(self) -> None:
         self.context.timer(self.timer_as_text(), every=5)  # E

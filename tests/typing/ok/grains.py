@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Generic, TypeVar, assert_type
@@ -29,10 +30,12 @@ from millstream.runtime import (
     GrainError,
     MillstreamError,
     NotHosted,
+    Occurrence,
     Overloaded,
     Placement,
     Proceed,
     Rejected,
+    Reminder,
     Role,
     Runtime,
     State,
@@ -45,6 +48,7 @@ from millstream.runtime import (
     open_to,
     read_only,
     register_type,
+    reminder,
     shielded,
     state,
     timeout,
@@ -138,6 +142,26 @@ class Airport(Grain):
     @timer(every=5.0, first=0, keep_alive=True, interleave=True)
     async def flush(self) -> None:
         await self.tally.write_if_changed()
+
+    @reminder(cron="0 6 * * *", time_zone="Europe/Berlin", missed="all")
+    @timeout(5)
+    async def report(self, occurrence: Occurrence) -> None:
+        assert_type(occurrence.due, datetime)
+        assert_type(occurrence.number, int)
+
+    @reminder(every=3600)
+    async def count_hours(self, occurrence: Occurrence) -> None: ...
+
+    @reminder
+    async def remind(self, occurrence: Occurrence) -> None:
+        found = await self.context.reminders.set("remind", at=occurrence.due, missed="skip")
+        assert_type(found, Reminder)
+        assert_type(await self.context.reminders.cancel("remind"), bool)
+        for one in await self.context.reminders.list():
+            assert_type(one, Reminder)
+
+    @reminder()
+    async def remind_again(self, occurrence: Occurrence) -> None: ...
 
     @timer(60)
     @timeout(2.5)

@@ -15,7 +15,12 @@ from millstream.providers.generator import (
     GeneratorQueues,
 )
 from millstream.providers.memory import MemoryOptions, MemoryQueues, memory_streams
-from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
+from millstream.providers.sqlite import (
+    SqliteMembershipTable,
+    SqliteReminderTable,
+    SqliteStateStore,
+    WriterOptions,
+)
 from millstream.runtime import (
     Client,
     ClusterError,
@@ -30,12 +35,18 @@ from millstream.runtime import (
     MembershipOptions,
     MembershipTable,
     MemoryMembershipTable,
+    MemoryReminderTable,
     MemoryStateStore,
     MillstreamError,
     NotAllowed,
     NotInCluster,
     NotRemote,
     Openable,
+    ReminderCounts,
+    ReminderPosition,
+    ReminderRow,
+    Reminders,
+    ReminderTable,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -151,6 +162,7 @@ async def one_silo(folder: Path) -> None:
             "streams": MemoryStateStore(),
             "more": "sqlite:more",
         },
+        reminders=SqliteReminderTable(folder),
         streams={"default": streams_in_memory(), "made": generated_streams()},
         name="silo-a",
         can_own_queues=False,
@@ -162,6 +174,8 @@ async def one_silo(folder: Path) -> None:
     async with silo as running:
         assert_type(running, Silo)
         assert_type(running.address, str)
+        assert_type(running.reminder_counts(), ReminderCounts)
+        assert_type(running.reminder_counts().without_handler, int)
         assert_type(await running.grain(Counter, "a").add(1), int)
         assert_type(running.stream(WORDS, "a"), Stream[str])
         await running.wait_stopped()
@@ -182,6 +196,7 @@ async def local_cluster() -> None:
         grains=[Counter],
         streams={"default": memory_streams, "made": lambda: generated_streams()},
         stores={"default": MemoryStateStore(), "streams": MemoryStateStore()},
+        reminders=MemoryReminderTable(),
     ) as cluster:
         assert_type(cluster, LocalCluster)
         assert_type(cluster.client, Client)
@@ -260,6 +275,14 @@ opened: Openable[Stream[str]] = WORDS
 provider: SiloPart = memory_streams()
 table: MembershipTable = MemoryMembershipTable()
 store: StateStore = MemoryStateStore()
+reminder_tables: list[ReminderTable] = [MemoryReminderTable(), SqliteReminderTable("data")]
+
+
+async def read_reminders(table: ReminderTable, own: Reminders) -> list[str]:
+    rows = await table.due([(0, 1023)], ReminderPosition(5, "Type/key", "name"), 100, 10)
+    assert_type(rows, Sequence[ReminderRow])
+    assert_type(await table.upsert(rows[0], None), str)
+    return [one.name for one in await own.list()]
 
 
 # --- looking at it -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""State and membership in SQLite files, for the silos of one machine.
+"""State, membership and reminders in SQLite files, for the silos of one machine.
 
-Owns `SqliteStateStore`, `SqliteMembershipTable` and the schemas of their files. Several processes
-may share a directory on a local disk, and network mounts are refused.
+Owns `SqliteStateStore`, `SqliteMembershipTable`, `SqliteReminderTable` and the schemas of their
+files. Several processes may share a directory on a local disk, and network mounts are refused.
 Reading starts at `storage.py`.
 May import `runtime`.
 """
@@ -10,8 +10,9 @@ from millstream.runtime.database import WriterOptions
 from millstream.runtime.extending import publish
 
 from .membership import SqliteMembershipTable
+from .reminders import SqliteReminderTable
 from .storage import SqliteStateStore
 
-__all__ = ["SqliteMembershipTable", "SqliteStateStore", "WriterOptions"]
+__all__ = ["SqliteMembershipTable", "SqliteReminderTable", "SqliteStateStore", "WriterOptions"]
 
 publish(__name__)

@@ -7,11 +7,11 @@ import sqlite3
 from millstream.runtime import Env
 from millstream.runtime.database import Schema
 
-__all__ = ["MEMBERSHIP", "OPERATOR", "OURS", "SECRET", "STATE"]
+__all__ = ["MEMBERSHIP", "OPERATOR", "OURS", "REMINDERS", "SECRET", "STATE"]
 
 SECRET = "millstream.secret"
 OPERATOR = "millstream.operator"
-OURS = (SECRET, OPERATOR, "membership.db", "state-")
+OURS = (SECRET, OPERATOR, "membership.db", "reminders.db", "state-")
 
 
 def _fill_state(connection: sqlite3.Connection, env: Env) -> None:
@@ -21,6 +21,10 @@ def _fill_state(connection: sqlite3.Connection, env: Env) -> None:
 def _fill_membership(connection: sqlite3.Connection, env: Env) -> None:
     # Milliseconds, so that a new table is ahead of the fences of an earlier cluster.
     connection.execute("INSERT INTO version VALUES (0, ?)", (int(env.wall_s() * 1000),))
+
+
+def _fill_reminders(connection: sqlite3.Connection, env: Env) -> None:
+    connection.execute("INSERT INTO counter VALUES (0, 0)")
 
 
 # `floor` is the highest etag of a cleared row, so that a new row of the key never reuses an etag.
@@ -42,5 +46,18 @@ MEMBERSHIP = Schema(
         "CREATE TABLE members (silo TEXT PRIMARY KEY, row BLOB NOT NULL, alive_s REAL NOT NULL)",
     ),
     _fill_membership,
+    OURS,
+)
+# `counter` gives the etags, so a new row of a key never reuses one.
+REMINDERS = Schema(
+    1,
+    (
+        "CREATE TABLE counter (one INTEGER PRIMARY KEY CHECK (one = 0), etag INTEGER NOT NULL)",
+        "CREATE TABLE reminders (grain TEXT NOT NULL, name TEXT NOT NULL, bucket INTEGER NOT NULL,"
+        " due_ms INTEGER, data BLOB NOT NULL, etag INTEGER NOT NULL, PRIMARY KEY (grain, name))"
+        " WITHOUT ROWID",
+        "CREATE INDEX due ON reminders (due_ms, grain, name, bucket) WHERE due_ms IS NOT NULL",
+    ),
+    _fill_reminders,
     OURS,
 )

@@ -28,6 +28,7 @@ from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.names import OBSERVER_SIGN, observer_key
 from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.reference import is_reference
+from millstream.runtime.definition.reminders import Reminders
 from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import (
     ConfigError,
@@ -163,6 +164,10 @@ class Observers:
     def start_timer(self, activation: Activation, method: Any, schedule: TimerSchedule, /) -> Timer:
         """Never called: an observer has no timers."""
         raise NotInCluster(f"{activation}: an observer has no timers")
+
+    def open_reminders(self, activation: Activation, /) -> Reminders:
+        """Never called: an observer has no context."""
+        raise NotInCluster(f"{activation}: an observer has no reminders")
 
     # -- calls (`Inbox`)
 

@@ -150,9 +150,10 @@ class AttachedClients:
         if row is None or row.id != number:
             row = self._rows[client] = ClientRow(client, number)
         winner = await self._directory.register(row)
-        if self._rows.get(client) is not row or winner is not None or peer.is_closed:
-            if winner is not None and self._rows.get(client) is row:
-                self._forget(client)
+        if winner is not None and self._rows.get(client) is row:
+            self._forget(client)
+        lease = self._leases.find(client)  # much may have happened meanwhile
+        if self._rows.get(client) is not row or lease is None or lease.is_closed or peer.is_closed:
             raise Rejected(f"{client} has attached again or closed since its attachment {number}")
         self._connect(client, peer)
         return self._options.client_lease_s

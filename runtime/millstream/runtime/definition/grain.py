@@ -25,6 +25,7 @@ from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .names import check_kind
 from .placement import RANDOM, Placement
+from .reminders import Reminders
 from .state import State
 from .timers import Timer, TimerSchedule, make_schedule
 
@@ -160,6 +161,7 @@ class Home(Protocol):
     def start_timer(
         self, method: Callable[[], Coroutine[Any, Any, None]], schedule: TimerSchedule, /
     ) -> Timer: ...
+    def open_reminders(self) -> Reminders: ...
 
 
 class Ended:
@@ -483,6 +485,16 @@ class GrainContext:
             method,
             make_schedule(where, every, first, keep_alive=keep_alive, interleave=interleave),
         )
+
+    @property
+    def reminders(self) -> Reminders:
+        """The reminders of this grain: `set`, `cancel` and `list`.
+
+        Raises:
+            ConfigError: The class has no method with `@reminder`.
+            NotInCluster: The activation has ended.
+        """
+        return self._home.open_reminders()
 
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Run blocking code in a thread.

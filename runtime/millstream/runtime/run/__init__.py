@@ -5,7 +5,7 @@
 
 Owns the start and the end of silos as programs, as child processes, and as several silos in one
 process. Reading starts at `serve.py`.
-May import `client`, `cluster`, `definition`, `runtime`, `silo` and `wire`.
+May import `client`, `cluster`, `definition`, `reminders`, `runtime`, `silo` and `wire`.
 """
 
 from millstream.runtime.public_names import publish

@@ -22,6 +22,7 @@ from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.reminders.table import MemoryReminderTable, ReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of, stores_of
 from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
@@ -56,6 +57,7 @@ class LocalCluster:
         parts: Functions by name. Each makes a part for one silo.
         stores: The state stores by name, shared by the silos. None: one store in memory, named
             `default`.
+        reminders: The table of reminders, shared by the silos. None: one in memory.
         cluster: The name of the cluster.
         membership: The membership table, shared by the silos. None: one in memory.
         filters: Run around the calls of each silo and of the client.
@@ -79,6 +81,7 @@ class LocalCluster:
         streams: Mapping[str, Callable[[], SiloPart]] | None = None,
         parts: Mapping[str, Callable[[], SiloPart]] | None = None,
         stores: Mapping[str, StateStore] | None = None,
+        reminders: ReminderTable | None = None,
         cluster: str = "dev",
         membership: MembershipTable | None = None,
         filters: CallFilters = NO_FILTERS,
@@ -95,6 +98,7 @@ class LocalCluster:
         self._grains = check_grains(grains, "LocalCluster")
         self._streams, self._parts = makers["streams"], makers["parts"]
         self._stores = stores_of(stores, "LocalCluster")
+        self._reminders = MemoryReminderTable() if reminders is None else reminders
         self._table = MemoryMembershipTable() if membership is None else membership
         self._filters = filters
         self._options = options
@@ -155,6 +159,7 @@ class LocalCluster:
             cluster=self._cluster,
             membership=self._table,
             stores=self._stores,
+            reminders=self._reminders,
             streams={name: make() for name, make in self._streams.items()},
             parts={name: make() for name, make in self._parts.items()},
             name=f"silo-{len(self.silos)}",

@@ -16,7 +16,7 @@ from millstream.runtime.wire.message import WIRE_VERSION
 
 from .part import SiloPart
 
-__all__ = ["agree", "agreement_of"]
+__all__ = ["agree", "agreement_of", "find_used_stores"]
 
 AGREEMENT_BYTES_MAX = 4_000
 VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
@@ -24,13 +24,11 @@ VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
 
 def agree(
     table: object,
-    stores: Mapping[str, StateStore],
-    grains: Iterable[type[Grain]],
+    used: Mapping[str, StateStore],
     parts: Mapping[str, SiloPart],
     options: MembershipOptions,
 ) -> tuple[tuple[str, str], ...]:
-    """Check the stores of a silo, and return its settings for comparison. Raises ConfigError."""
-    used = find_used_stores(stores, grains, parts)
+    """Check the used stores, and return the settings for comparison. Raises ConfigError."""
     check_stores(table, used)
     return agreement_of(used, options, parts)
 
@@ -76,7 +74,7 @@ def options_text(options: MembershipOptions) -> str:
     return ", ".join(f"{name}={getattr(options, name):g}" for name in VOTING)
 
 
-def store_text(store: StateStore) -> str:
+def store_text(store: object) -> str:
     """Return the class of a store and its place, if known: `identity`, else `place`.
 
     A store has an `identity` if one place can have several names, such as paths.

@@ -41,6 +41,8 @@ from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
+from millstream.runtime.reminders.service import ReminderCounts
+from millstream.runtime.reminders.table import ReminderTable
 from millstream.runtime.turns.collector import collect_while_running
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
@@ -55,7 +57,7 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
-from .agreement import agree
+from .agreement import agree, find_used_stores
 from .arguments import (
     check_grains,
     check_kinds,
@@ -68,6 +70,7 @@ from .arguments import (
 )
 from .assembly import SiloAssembly
 from .part import SiloPart, bookies_of, check_needed, list_brought
+from .reminders import ReminderPlaces, add_reminders, attach_reminders, counts_in
 from .services import SiloServices
 
 __all__ = ["Silo", "StopReason"]
@@ -122,6 +125,9 @@ class Silo:
             `sqlite:directory`. None: a table of its own in memory, so no other silo can join.
         stores: The state stores by name: objects, or text `name:argument` that names a plug-in. A
             name is text without `/`. None: one store in memory, named `default`.
+        reminders: The table of reminders, or text `name:argument` that names a plug-in. None: the
+            place of the store `default`, which is the plug-in of the same text, or memory if the
+            silo has its own membership table and keeps its state in memory.
         streams: The stream providers by name. Each object serves one silo.
         parts: Other parts by name, see `millstream.runtime.extending.SiloPart`. Each object serves
             one silo.
@@ -151,6 +157,7 @@ class Silo:
         cluster: str = "dev",
         membership: MembershipTable | str | None = None,
         stores: Mapping[str, StateStore | str] | None = None,
+        reminders: ReminderTable | str | None = None,
         streams: Mapping[str, SiloPart] | None = None,
         parts: Mapping[str, SiloPart] | None = None,
         name: str = "",
@@ -165,8 +172,7 @@ class Silo:
     ) -> None:
         watching = MembershipOptions() if membership_options is None else membership_options
         self._options = RuntimeOptions() if options is None else options
-        self._membership_options = watching
-        self._env = Env() if env is None else env
+        self._membership_options, self._env = watching, Env() if env is None else env
         self._transport = TcpTransport() if transport is None else transport
         self._disk: Disk = RealDisk() if disk is None else disk
         check_kinds(
@@ -189,16 +195,17 @@ class Silo:
         own = MemoryMembershipTable(env=env) if membership is None else membership
         self._table: MembershipTable = self._plugin("millstream.membership", own)
         check_table(self._table)
-        made = {
-            key: self._plugin("millstream.stores", one) for key, one in stores_of(stores).items()
-        }
-        self._stores: dict[str, StateStore] = made
+        of, named = "millstream.stores", stores_of(stores)
+        self._stores: dict[str, StateStore] = {at: self._plugin(of, named[at]) for at in named}
         self._parts = self._bringing = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
         self._can_own_queues = can_own_queues
         self._secrets = NO_SECRETS
-        self._agreement = agree(self._table, self._stores, self._grains, self._parts, watching)
         self._is_alone = membership is None
+        places = ReminderPlaces(reminders, stores, self._table, self._is_alone)
+        self._parts = add_reminders(self._parts, self._grains, places, self._plugin)
+        used = find_used_stores(self._stores, self._grains, self._bringing)
+        self._agreement = agree(self._table, used, self._parts, watching)
         self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
@@ -297,6 +304,10 @@ class Silo:
             NotInCluster: The silo is not started.
         """
         return members_of(self.assembly.membership.view)
+
+    def reminder_counts(self) -> ReminderCounts:
+        """Return the reminders of this silo in numbers. All are 0 if it hosts none."""
+        return counts_in(self._parts)
 
     def reduce_to_bookie(self) -> None:
         """Reduce the silo to the bookies of its parts, before it starts.
@@ -456,6 +467,7 @@ class Silo:
         )
         holder.append(silo)
         self._services = SiloServices(silo, row.name, brought)
+        attach_reminders(self._parts, silo)
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:

@@ -3,12 +3,13 @@
 Start with `run`, which gives your driver a `Simulation` with hosts, a network, disks and a history.
 `SimCluster` runs real silos on the simulated hosts. `make_script` and `Nemesis` inject faults, and
 `check_all` searches the history for violations. `grain_of` makes a grain a plain object for a unit
-test. The package also brings a pytest plug-in with the fixtures `local_cluster` and `sim_cluster`,
-and the option `--sim-seed`.
+test. `REMINDER_TABLE_CHECKS` are the contract of reminder tables. The package also brings a pytest
+plug-in with the fixtures `local_cluster` and `sim_cluster`, and the option `--sim-seed`.
 
 Owns the simulation, clusters of real silos in it, scripts of faults, histories and checkers.
 Reading starts at `simulation.py`.
-May import `client`, `cluster`, `definition`, `disk`, `runtime`, `silo`, `turns` and `wire`.
+May import `client`, `cluster`, `definition`, `disk`, `reminders`, `runtime`, `silo`, `turns` and
+`wire`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .checkers import (
     check_views,
 )
 from .cluster import SimCluster
-from .fault_injection import FailingStore, FailingTable
+from .fault_injection import FailingReminderTable, FailingStore, FailingTable
 from .history import (
     Activated,
     CallEnded,
@@ -48,10 +49,11 @@ from .history import (
     ViewAdopted,
 )
 from .nemesis import Nemesis
+from .reminder_checks import REMINDER_TABLE_CHECKS
 from .script import DISK_VERBS, VERBS, Script, Step, make_script, parse_script, shrink
-from .services import SimMembershipTable, SimService, SimStateStore
+from .services import SimMembershipTable, SimReminderTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
-from .unit import UnitHome, UnitTimer, grain_of, home_of, writes_of
+from .unit import UnitHome, UnitReminders, UnitTimer, grain_of, home_of, writes_of
 from .world.disk.simulated import SimDisk
 from .world.env import Random, SimEnv, make_random
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
@@ -63,6 +65,7 @@ from .world.transport import SimTransport
 
 __all__ = [
     "DISK_VERBS",
+    "REMINDER_TABLE_CHECKS",
     "VERBS",
     "Activated",
     "CallEnded",
@@ -71,6 +74,7 @@ __all__ = [
     "DeadLettered",
     "Deadlock",
     "Delivered",
+    "FailingReminderTable",
     "FailingStore",
     "FailingTable",
     "FaultPlan",
@@ -97,6 +101,7 @@ __all__ = [
     "SimLoop",
     "SimMembershipTable",
     "SimNetwork",
+    "SimReminderTable",
     "SimService",
     "SimStateStore",
     "SimTransport",
@@ -106,6 +111,7 @@ __all__ = [
     "Step",
     "Subscribed",
     "UnitHome",
+    "UnitReminders",
     "UnitTimer",
     "Unsubscribed",
     "ViewAdopted",

@@ -25,6 +25,7 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.reminders.table import MemoryReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of
 from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
@@ -34,7 +35,7 @@ from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
 
 from .fault_injection import FIRST_VERSION
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
-from .services import SimMembershipTable, SimService, SimStateStore
+from .services import SimMembershipTable, SimReminderTable, SimService, SimStateStore
 from .simulation import Simulation
 from .world.host import Host
 
@@ -69,6 +70,8 @@ class SimCluster:
         parts: Functions by name. Each makes a part for one silo, on the silo's host.
         stores: The state stores by name, in memory, such as `FailingStore`. None: one store named
             `default`.
+        reminders: The table of reminders, in memory, such as `FailingReminderTable`. None: a table
+            that never fails. It answers at the host of the stores.
         cluster: The name of the cluster.
         membership: The membership table, in memory, such as `FailingTable`. None: a table that
             never fails.
@@ -83,6 +86,7 @@ class SimCluster:
         names: The names of the silos' hosts, without removed ones.
         table: The membership table.
         stores: The state stores.
+        reminders: The table of reminders.
 
     Raises:
         ConfigError: An argument is wrong.
@@ -102,6 +106,7 @@ class SimCluster:
         streams: Mapping[str, Callable[[], SiloPart]] | None = None,
         parts: Mapping[str, Callable[[], SiloPart]] | None = None,
         stores: Mapping[str, MemoryStateStore] | None = None,
+        reminders: MemoryReminderTable | None = None,
         cluster: str = "sim",
         membership: MemoryMembershipTable | None = None,
         filters: CallFilters = NO_FILTERS,
@@ -124,6 +129,7 @@ class SimCluster:
         self.names = tuple(f"silo-{number}" for number in range(silos))
         self.table = MemoryMembershipTable(FIRST_VERSION) if membership is None else membership
         self.stores = dict(stores or {"default": MemoryStateStore()})
+        self.reminders = MemoryReminderTable() if reminders is None else reminders
         self._table_service = SimService(simulation.network, self.service_names[0])
         self._store_service = SimService(simulation.network, self.service_names[1])
         self._skew_s = skew_s
@@ -250,6 +256,7 @@ class SimCluster:
                 key: SimStateStore(self._store_service, name, store)
                 for key, store in self.stores.items()
             },
+            reminders=SimReminderTable(self._store_service, name, self.reminders),
             streams={key: make() for key, make in self._streams.items()},
             parts={key: make() for key, make in self._parts.items()},
             name=name,

@@ -1,8 +1,8 @@
-"""A state store and a membership table whose calls fail on order or by chance.
+"""A state store, a membership table and a reminder table whose calls fail on order or by chance.
 
-This module owns `FailingStore` and `FailingTable`. The network between silo and service is in
-`services`. A call that fails raises StorageUnavailable, or is never answered. Whether its change
-happened is decided before. Failures on order come before failures by chance.
+This module owns `FailingStore`, `FailingTable` and `FailingReminderTable`. The network between silo
+and service is in `services`. A call that fails raises StorageUnavailable, or is never answered. The
+call's failure says whether its change happened. Failures on order come before failures by chance.
 """
 
 from __future__ import annotations
@@ -15,15 +15,22 @@ from typing import Literal, TypeVar
 from millstream.runtime.cluster.table import MemberRow, MemoryMembershipTable, TableView
 from millstream.runtime.definition.storage import Etag, MemoryStateStore, Row
 from millstream.runtime.errors import ConfigError, StorageError, StorageUnavailable
+from millstream.runtime.reminders.table import (
+    BucketRange,
+    MemoryReminderTable,
+    ReminderPosition,
+    ReminderRow,
+)
 
 from .services import Unanswered
 from .world.env import Random
 
-__all__ = ["FailingStore", "FailingTable"]
+__all__ = ["FailingReminderTable", "FailingStore", "FailingTable"]
 
 T = TypeVar("T")
 Act = Literal["read", "write", "clear", "scan"]
 TableAct = Literal["read", "write", "heartbeat", "forget"]
+ReminderAct = Literal["read", "upsert", "remove", "due"]
 FIRST_VERSION = 1_700_000_000_000  # Unix milliseconds; equal in every run
 
 
@@ -239,3 +246,90 @@ class FailingTable(MemoryMembershipTable):
             return do()
         self.failed_count += 1
         raise self._failures.happen(failure, act, silo, do)
+
+
+class FailingReminderTable(MemoryReminderTable):
+    """A reminder table in memory whose calls fail on order (`fail`) or by chance (`rate`).
+
+    ```python
+    SimCluster(simulation, reminders=FailingReminderTable(simulation.rng, rate=0.01), ...)
+    ```
+
+    Failed calls raise StorageUnavailable.
+
+    Args:
+        rng: The random numbers of the simulation, so that the seed decides. Not needed if `rate` is
+            0.
+        rate: The share of all calls that fail by chance, from 0 to 1. Half of the failed changes
+            have happened.
+
+    Attributes:
+        rate: As the argument. A test may change it at any time.
+        failed_count: The number of calls that failed.
+
+    Raises:
+        ConfigError: `rate` is out of range, or above 0 without `rng`.
+    """
+
+    def __init__(self, rng: Random | None = None, *, rate: float = 0.0) -> None:
+        super().__init__()
+        _check_rate("FailingReminderTable", rate, rng)
+        self.rate = rate
+        self.failed_count = 0
+        self._failures = _Failures("FailingReminderTable", rng, may_hang=False)
+
+    def fail(
+        self,
+        act: ReminderAct,
+        prefix: str = "",
+        *,
+        times: int = 1,
+        is_done: bool = False,
+        hangs: bool = False,
+    ) -> None:
+        """Let the next calls of one kind fail.
+
+        Args:
+            act: The kind of call.
+            prefix: Only calls for grains with this prefix fail. Calls of `due` are for no grain.
+            times: How many calls fail.
+            is_done: True: the change happens, and only the answer is lost.
+            hangs: True: a call in a simulated cluster is not answered.
+
+        Raises:
+            ConfigError: `times` is less than 1.
+        """
+        self._failures.say(act, prefix, times, _Failure(is_done, hangs))
+
+    def rows_of(self, grain: str) -> Sequence[ReminderRow]:
+        """Return the rows of a grain at once; or fail, as the faults say."""
+        found = super().rows_of
+        return self._call("read", grain, lambda: found(grain))
+
+    def put(self, row: ReminderRow, expect: Etag | None) -> Etag:
+        """Store a row at once, or fail."""
+        put = super().put
+        return self._call("upsert", row.grain, lambda: put(row, expect))
+
+    def drop(self, grain: str, name: str, expect: Etag) -> None:
+        """Delete a row at once, or fail."""
+        drop = super().drop
+        self._call("remove", grain, lambda: drop(grain, name, expect))
+
+    def list_due(
+        self,
+        buckets: Sequence[BucketRange],
+        after: ReminderPosition | None,
+        before_ms: int,
+        limit: int,
+    ) -> Sequence[ReminderRow]:
+        """Return rows at once, or fail."""
+        found = super().list_due
+        return self._call("due", "", lambda: found(buckets, after, before_ms, limit))
+
+    def _call(self, act: ReminderAct, grain: str, do: Callable[[], T]) -> T:
+        failure = self._failures.next(act, grain, self.rate)
+        if failure is None:
+            return do()
+        self.failed_count += 1
+        raise self._failures.happen(failure, act, grain, do)

@@ -1,6 +1,7 @@
-"""A membership table and a state store on hosts of their own, reached over the simulated network.
+"""A membership table, a reminder table and a state store on hosts of their own, reached over the
+simulated network.
 
-This module owns `SimService`, a host that never crashes, and the two services that use it. A change
+This module owns `SimService`, a host that never crashes, and the services that use it. A change
 happens at one instant, at the service. A caller that cannot hear the answer knows only that there
 was none: the change may have happened, or may still happen, even after the caller has crashed.
 """
@@ -15,11 +16,17 @@ from typing import Any, TypeVar
 from millstream.runtime.cluster.table import MemberRow, MemoryMembershipTable, Status, TableView
 from millstream.runtime.definition.storage import Etag, MemoryStateStore, Row
 from millstream.runtime.errors import MillstreamError, StorageUnavailable
+from millstream.runtime.reminders.table import (
+    BucketRange,
+    MemoryReminderTable,
+    ReminderPosition,
+    ReminderRow,
+)
 
 from .history import History, SiloDeclaredDead
 from .world.network import SimNetwork
 
-__all__ = ["SimMembershipTable", "SimService", "SimStateStore", "Unanswered"]
+__all__ = ["SimMembershipTable", "SimReminderTable", "SimService", "SimStateStore", "Unanswered"]
 
 T = TypeVar("T")
 ANSWER_S = 2.0
@@ -214,4 +221,50 @@ class SimStateStore:
 
     async def aclose(self) -> None:
         """Do nothing: other hosts use the store."""
+        return None
+
+
+class SimReminderTable:
+    """A reminder table as one host sees it, over the network.
+
+    Its methods are those of `ReminderTable`.
+
+    Args:
+        service: The service.
+        host: The name of the host.
+        table: The table, in memory.
+    """
+
+    def __init__(self, service: SimService, host: str, table: MemoryReminderTable) -> None:
+        self._service = service
+        self._host = host
+        self._table = table
+
+    async def read(self, grain: str, /) -> Sequence[ReminderRow]:
+        """Return all rows of a grain, sorted by name."""
+        return await self._service.ask(self._host, lambda: self._table.rows_of(grain))
+
+    async def upsert(self, row: ReminderRow, expect: Etag | None, /) -> Etag:
+        """Store a row, and return its new etag. Raises Conflict."""
+        return await self._service.ask(self._host, lambda: self._table.put(row, expect))
+
+    async def remove(self, grain: str, name: str, expect: Etag, /) -> None:
+        """Delete a row. Raises Conflict."""
+        await self._service.ask(self._host, lambda: self._table.drop(grain, name, expect))
+
+    async def due(
+        self,
+        buckets: Sequence[BucketRange],
+        after: ReminderPosition | None,
+        before_ms: int,
+        limit: int,
+        /,
+    ) -> Sequence[ReminderRow]:
+        """Return up to `limit` rows of the buckets after a position, by due time."""
+        return await self._service.ask(
+            self._host, lambda: self._table.list_due(buckets, after, before_ms, limit)
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing: other hosts use the table."""
         return None

@@ -9,20 +9,31 @@ test gave.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from millstream.runtime.definition.grain import Contract, Grain, Openable, construct
 from millstream.runtime.definition.names import grain_id, row_key
+from millstream.runtime.definition.reminders import (
+    Missed,
+    Occurrence,
+    Reminder,
+    make_schedule,
+)
 from millstream.runtime.definition.state import State, StateField, StoredState
 from millstream.runtime.definition.storage import MemoryStateStore
-from millstream.runtime.definition.timers import TimerSchedule, make_schedule
+from millstream.runtime.definition.timers import TimerSchedule
+from millstream.runtime.definition.timers import make_schedule as make_timer_schedule
+from millstream.runtime.env import Env
+from millstream.runtime.reminders.grain_reminders import check_handler, list_handlers
+from millstream.runtime.reminders.record import ReminderRecord, advance, arm, show, time_of
 from millstream.runtime.text import check_text, show_text
 
-__all__ = ["UnitHome", "UnitTimer", "grain_of", "home_of", "writes_of"]
+__all__ = ["UnitHome", "UnitReminders", "UnitTimer", "grain_of", "home_of", "writes_of"]
 
 C = TypeVar("C", bound=Contract)
 G = TypeVar("G", bound=Grain)
@@ -52,12 +63,93 @@ class UnitTimer:
 
     def change(self, *, every: float | None, first: float | None = None) -> None:
         """Record new times."""
-        new = make_schedule("timer.change", every, first)
+        new = make_timer_schedule("timer.change", every, first)
         self.every_s, self.first_s = new.every_s, new.first_s
 
     def cancel(self) -> None:
         """Record the end."""
         self.is_ended = True
+
+
+class UnitReminders:
+    """The reminders that a grain sets in a unit test. No clock delivers them: call `fire`.
+
+    Attributes:
+        armed: The reminders that are set, by name. The time of the next occurrence is computed from
+            the wall clock.
+    """
+
+    def __init__(self, home: UnitHome) -> None:
+        self._home = home
+        self._records: dict[str, ReminderRecord] = {}
+        self._grain: Any = None
+
+    @property
+    def armed(self) -> Mapping[str, Reminder]:
+        """The reminders that are set, by name."""
+        return {name: show(name, self._records[name]) for name in sorted(self._records)}
+
+    def belong_to(self, grain: Grain) -> None:
+        """Set the grain whose methods are the handlers."""
+        self._grain = grain
+
+    async def set(
+        self,
+        name: str,
+        /,
+        *,
+        every: float | None = None,
+        at: datetime | None = None,
+        cron: str | None = None,
+        time_zone: str | None = None,
+        missed: Missed = "once",
+    ) -> Reminder:
+        """Record a reminder."""
+        where = f"{self._home.grain_id}: context.reminders.set({show_text(repr(name))})"
+        check_handler(where, name, list_handlers(type(self._grain).__millstream_type__.marks))
+        schedule = make_schedule(where, every, at, cron, time_zone, missed)
+        record = arm(schedule, int(Env().wall_s() * 1000), is_marked=False)
+        assert record is not None
+        self._records[name] = record
+        return show(name, record)
+
+    async def cancel(self, name: str, /) -> bool:
+        """Remove a reminder, and return whether there was one."""
+        return self._records.pop(name, None) is not None
+
+    async def list(self) -> Sequence[Reminder]:
+        """Return the reminders that are set, sorted by name."""
+        return list(self.armed.values())
+
+    async def fire(self, name: str, *, late_s: float = 0.0, is_missed: bool = False) -> Occurrence:
+        """Deliver the next occurrence of a reminder that is set, and advance it.
+
+        Errors of the handler reach the test.
+
+        Args:
+            name: The name of the reminder.
+            late_s: How late the occurrence is, in seconds.
+            is_missed: Whether it counts as missed.
+
+        Returns:
+            The occurrence that the handler got.
+
+        Raises:
+            LookupError: No reminder of this name is set.
+        """
+        record = self._records.get(name)
+        if record is None or record.due_ms is None:
+            armed = ", ".join(map(repr, sorted(self._records))) or "none"
+            raise LookupError(f"reminder {name!r} is not set; the grain has set {armed}")
+        occurrence = Occurrence(time_of(record.due_ms), record.number, late_s, is_missed)
+        await getattr(self._grain, name)(occurrence)
+        if self._records.get(name) is record:  # the handler has not changed it
+            following = advance(record, record.due_ms)
+            if following is None:
+                del self._records[name]
+            else:
+                self._records[name] = following
+        return occurrence
 
 
 class UnitHome:
@@ -71,6 +163,7 @@ class UnitHome:
         tasks: The tasks that the grain started by `create_task`.
         timers: The timers that the grain started by `context.timer`. Timers of methods with
             `@timer` do not start: call the method.
+        reminders: The reminders that the grain has set. Those of marks are not set.
     """
 
     version = 1
@@ -85,6 +178,7 @@ class UnitHome:
         self.kept_alive_s: list[float] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.timers: list[UnitTimer] = []
+        self.reminders = UnitReminders(self)
         self._grains, self._streams, self._headers = grains, streams, headers
 
     def grain(self, cls: type[C], key: str, /) -> C:
@@ -134,6 +228,10 @@ class UnitHome:
         timer = UnitTimer(method, schedule)
         self.timers.append(timer)
         return timer
+
+    def open_reminders(self) -> UnitReminders:
+        """Return the reminders of the grain."""
+        return self.reminders
 
     def check_running(self) -> None:
         """Do nothing: the grain always runs."""
@@ -220,7 +318,9 @@ def grain_of(
         if name not in states:
             raise TypeError(f"{cls.__name__} has no state {name!r}; it has {sorted(states)}")
         states[name].give(value)
-    return construct(cls, home, states)
+    made = construct(cls, home, states)
+    home.reminders.belong_to(made)
+    return made
 
 
 def home_of(grain: Grain, /) -> UnitHome:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
+from millstream.runtime.definition.reminders import Reminders
 from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import GrainError, NotInCluster, Overloaded
 from millstream.runtime.text import show_text
@@ -187,6 +188,10 @@ class Activation(TurnRule):
         if self.state.value >= ActivationState.DEACTIVATING.value:
             raise NotInCluster(f"{self}: no timer can start, the activation is ending")
         return self.owner.start_timer(self, method, schedule)
+
+    def open_reminders(self) -> Reminders:
+        """Return the reminders of the grain."""
+        return self.owner.open_reminders(self)
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
         """Start a task that is cancelled when the activation ends."""

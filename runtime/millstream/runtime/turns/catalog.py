@@ -28,14 +28,17 @@ from millstream.runtime.definition.grain import (
     states_of,
 )
 from millstream.runtime.definition.names import row_key
+from millstream.runtime.definition.reminders import REMINDERS, Reminders
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import (
     ActivationTimeout,
     CallTimeout,
+    ConfigError,
     GrainError,
     NotHosted,
+    NotInCluster,
     Rejected,
     SiloUnavailable,
 )
@@ -230,6 +233,9 @@ class Catalog:
         request.spec.label = request.spec.name
         if activation.kind.has_activate_hook:
             await self._turns.begin(activation, request, ())
+        if activation.kind.arms_reminders:
+            request.spec.label = "storing its reminders"
+            await self._turns.extension_of(activation, REMINDERS).reminders.arm_marked()
 
     async def _run_hook(
         self,
@@ -308,6 +314,19 @@ class Catalog:
         """Return the extension with this name, created on first use, or None if there is none."""
         known = name in self._turns.extensions
         return self._turns.extension_of(activation, name) if known else None
+
+    def open_reminders(self, activation: Activation) -> Reminders:
+        """Return the reminders of a grain."""
+        if activation.is_gone:
+            raise NotInCluster(f"{activation}: the activation has ended, so it has no reminders")
+        extension = self.extension_of(activation, REMINDERS)
+        if extension is None:
+            raise ConfigError(
+                f"{activation}: context.reminders: no grain class of this silo has a method with "
+                "`@reminder`: write `@reminder` above `async def remind(self, occurrence)`"
+            )
+        reminders: Reminders = extension.reminders
+        return reminders
 
     def start_timer(
         self,

@@ -16,6 +16,7 @@ from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.names import OBSERVER_SIGN
+from millstream.runtime.definition.reminders import ReminderMark, Reminders
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
 from millstream.runtime.errors import NotHosted, Rejected
 from millstream.runtime.public_names import OWN
@@ -50,6 +51,10 @@ class Owner(Protocol):
         """Start a timer of the activation."""
         ...
 
+    def open_reminders(self, activation: Any, /) -> Reminders:
+        """Return the reminders of the grain."""
+        ...
+
 
 class GrainKind:
     """A grain type that this process hosts, or only calls.
@@ -66,6 +71,7 @@ class GrainKind:
     """
 
     __slots__ = (
+        "arms_reminders",
         "has_activate_hook",
         "has_deactivate_hook",
         "hosted",
@@ -126,7 +132,13 @@ class GrainKind:
         hooks = [name for name, of_name in marks.items() if Flag("stopping") in of_name]
         self.stopping_hook = hooks[0] if hooks else ""
         self.timers = tuple(list_timers(marks))
-        self.is_simple = not states and not self.has_activate_hook
+        self.arms_reminders = any(
+            isinstance(mark, ReminderMark) and mark.schedule is not None
+            for of_name in marks.values()
+            for mark in of_name
+        )
+        is_ready = not self.has_activate_hook and not self.arms_reminders
+        self.is_simple = not states and is_ready
 
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
         """Return the hosted class's method for a method of a contract.

@@ -57,6 +57,14 @@ class SimEnv(Env):
         """Return the wall time of the host, in seconds since 1970."""
         return WALL_START_S + self._loop.time() + self._skew_s
 
+    def step_clock(self, by_s: float) -> None:
+        """Set the wall clock of the host. Clocks for waiting are not changed.
+
+        Args:
+            by_s: By how much, in seconds; negative: back.
+        """
+        self._skew_s += by_s
+
     def random_bytes(self, count: int) -> bytes:
         """Return random bytes from the seed."""
         return self._rng.randbytes(count)
