@@ -17,6 +17,7 @@ from tests.sim.suites.streams import suite as streams_suite
 from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
 from millstream.runtime import State
+from millstream.runtime.client.observers import Observers
 from millstream.runtime.reminders.deliveries import Deliveries
 from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
 from millstream.runtime.testing import CallEnded, SimStateStore
@@ -337,3 +338,25 @@ def test_what_is_taken_for_acknowledged_by_hand_and_is_not_is_noticed(
 
     monkeypatch.setattr(Cursor, "settle", generous)
     assert is_noticed("streams", "was never acknowledged by hand")
+
+
+def test_two_calls_of_an_observer_at_a_time_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Observers._make_kind
+
+    def reentrant(self: Observers, cls: Any) -> Any:
+        kind = make(self, cls)
+        kind.is_reentrant = True
+        return kind
+
+    monkeypatch.setattr(Observers, "_make_kind", reentrant)
+    assert is_noticed("calls", "two calls of an observer overlap")
+
+
+def test_an_observer_that_is_called_after_its_context_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def remain(self: Observers, activation: Any) -> None:
+        """Keep the observer."""
+
+    monkeypatch.setattr(Observers, "_remove", remain)
+    assert is_noticed("calls", "an observer is called after its context")

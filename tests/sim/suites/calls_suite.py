@@ -10,6 +10,8 @@ The suite judges these promises:
 - A timer ticks in time, never overlaps itself, obeys the turn rule, and ends with its activation.
 - A reminder that is set is delivered in the end, and none after its cancellation. After the repair
   it is delivered once and in time, also while silos join and stop.
+- An observer of a client handles one call at a time, each acknowledged call once, and none after
+  its context. After the repair it is reached in time.
 - After the repair each grain answers all callers.
 """
 
@@ -27,9 +29,11 @@ from tests.sim.suites.run.programs import Programs, again_and_again
 from tests.sim.suites.run.record import Run, current_run
 
 from millstream.runtime import (
+    Client,
     DeactivationReason,
     Grain,
     MillstreamError,
+    Observer,
     Occurrence,
     RuntimeOptions,
     grain,
@@ -67,6 +71,7 @@ AUDIT_S = 1.3
 TICK_LATE_S = 0.05  # nothing delays a tick that interleaves
 TICK_EARLY_S = 0.0015  # timers of even seeds fire early
 CHIME_LATE_S = 8.0  # after the repair: a move of its reminders, and the skew of two clocks
+OBSERVED_S = 10.0  # after the repair: all accounts call one observer
 ANSWER_S = 2.0  # a read of the table that began before a cancellation may end so much later
 RUNTIME = RuntimeOptions(
     call_timeout_s=CALL_S,
@@ -82,6 +87,38 @@ class Book:
     """The state of an account: ids of operations, in the order of their turns."""
 
     ops: list[str] = field(default_factory=list)
+
+
+class Watcher(Observer):
+    """An object of the client that accounts call, and that notes violations."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.is_over = False
+        self._is_busy = False
+
+    async def see(self, op: str) -> str:
+        """Note a call of an account."""
+        run = calls_run()
+        if self.is_over:
+            run.on_violated(f"{op}: an observer is called after its context")
+        if self._is_busy:
+            run.on_violated(f"{op}: two calls of an observer overlap")
+        self._is_busy = True
+        try:
+            self.seen[op] += 1
+            run.figures["observed"] += 1
+            await asyncio.sleep(run.simulation.rng.choice((0.0, 0.05)))
+        finally:
+            self._is_busy = False
+        return op
+
+
+def check_seen(seen: Counter[str], acknowledged: list[str]) -> list[str]:
+    """Check that each acknowledged call of an observer was handled once, others at most once."""
+    twice = [f"{op} was observed {count} times" for op, count in seen.items() if count > 1]
+    lost = [f"{op} was acknowledged, and not observed" for op in acknowledged if not seen[op]]
+    return twice + lost
 
 
 @grain(name="account")
@@ -184,6 +221,14 @@ class Account(Grain):
         try:
             target = self.grain(Account, others[0])
             return await (target.relay(op, others[1:]) if others[1:] else target.add(op))
+        finally:
+            self._exclusive -= 1
+
+    async def show(self, watcher: Watcher, op: str) -> str:
+        """Call an observer."""
+        self._enter()
+        try:
+            return await watcher.see(op)
         finally:
             self._exclusive -= 1
 
@@ -389,17 +434,38 @@ class Caller:
             await self._call("set", account.set_chime(at))
         elif roll < 0.78:
             await self._call("cancel", account.cancel_chime())
+        elif roll < 0.84 and isinstance(runtime, Client):
+            await self._observe(runtime, [runtime.grain(Account, one) for one in (key, other)])
         elif roll < 0.88:
             await self._call("ops", account.ops())
         else:
             hurried = with_options(account, timeout=1.0)
             await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)
 
+    async def _observe(self, client: Client, accounts: list[Account]) -> None:
+        """Let two accounts call an observer, at the same time, while its context is open."""
+        watcher, told = Watcher(), list[str]()
+        try:
+            async with client.observe(watcher) as reference:
+                await asyncio.gather(
+                    *(self._show(account, reference, told) for account in accounts * 2)
+                )
+        except MillstreamError as error:  # no gateway was found
+            self._run.figures[type(error).__name__] += 1
+        watcher.is_over = True
+        for problem in check_seen(watcher.seen, told):
+            self._run.on_violated(problem)
+
+    async def _show(self, account: Account, watcher: Watcher, told: list[str]) -> None:
+        op = self._next_op("/shown")
+        if await self._call("show", account.show(watcher, op)):
+            told.append(op)
+
     def _next_op(self, way: str = "") -> str:
         self._sent += 1
         return f"{self._name}{way}:{self._sent}"
 
-    def _add(self, account: Account, key: str) -> Awaitable[None]:
+    def _add(self, account: Account, key: str) -> Awaitable[bool]:
         op = self._next_op()
         return self._call("add", account.add(op), (op, key))
 
@@ -409,7 +475,8 @@ class Caller:
         call: Awaitable[Any],
         write: tuple[str, str] | None = None,
         limit_s: float = CALL_S,
-    ) -> None:
+    ) -> bool:
+        """Await a call, and check its time. Returns whether it was answered."""
         run = self._run
         run.figures["calls"] += 1
         if write is not None:
@@ -430,6 +497,7 @@ class Caller:
         if took_s > limit_s + LATE_S:
             run.on_violated(f"{call_id} {what} took {took_s:.3f} s, its limit is {limit_s:g}")
         run.history.record(CallEnded(call_id, error))
+        return not error
 
 
 async def calls(simulation: Simulation) -> Counter[str]:
@@ -446,6 +514,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run.is_over = programs.is_over = True
     books = await read_all(run, cluster)
     await asyncio.sleep(CALL_S + LATE_S)
+    await observe_at_the_end(run, cluster)
     await chime_while_silos_move(run, cluster)
     run.figures["crashes"] += plan.crashes
     run.judge(
@@ -473,6 +542,25 @@ async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
         if answer != answers[0]:
             run.on_violated(f"{name} reads other books than {cluster.names[0]}")
     return answers[0]
+
+
+async def observe_at_the_end(run: CallsRun, cluster: SimCluster) -> None:
+    """Let each account call an observer once all faults have ended."""
+
+    async def observe() -> None:
+        watcher = Watcher()
+        async with (
+            cluster.client(run.simulation.host("client")) as client,
+            client.observe(watcher) as reference,
+        ):
+            for key in ACCOUNTS:
+                assert (
+                    await client.grain(Account, key).show(reference, f"{key}/end") == f"{key}/end"
+                )
+        watcher.is_over = True
+
+    async with asyncio.timeout(OBSERVED_S):
+        await run.simulation.call(run.simulation.host("client"), observe())
 
 
 async def chime_while_silos_move(run: CallsRun, cluster: SimCluster) -> None:
