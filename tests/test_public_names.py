@@ -48,7 +48,7 @@ PUBLISHED = sorted(
 EXTRAS = {"http": "aiohttp", "redis": "redis", "index": "pyspark"}
 FOR_TYPES = {"start_index"}
 """Functions with annotations of PySpark, which only type checkers import."""
-NOT_ENCODED = "`Callable` has no encoding|`Path` has no encoding"
+NOT_ENCODED = "`Callable` has no encoding|`CallFilter` has no encoding|`Path` has no encoding"
 
 
 def face(module: str) -> Any:

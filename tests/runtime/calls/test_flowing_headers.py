@@ -21,8 +21,6 @@ from millstream.runtime import (
     timer,
     with_options,
 )
-from millstream.runtime.calls import caller as caller_module
-from millstream.runtime.definition import reference as reference_module
 from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.message import Call, decode_messages
@@ -183,21 +181,6 @@ def test_headers_of_the_call_and_of_the_chain_have_one_limit(caller: str, silos:
 
     with pytest.raises(ConfigError, match=f"101 headers: HEADERS_MAX is {HEADERS_MAX}"):
         ask(caller, main, silos)
-
-
-@pytest.mark.parametrize("silos", [1, 3])
-def test_a_silo_refuses_too_many_headers_of_a_caller_that_does_not_check(
-    silos: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(caller_module, "check_size", lambda *parts: None)
-    monkeypatch.setattr(reference_module, "check_size", lambda *parts: None)
-
-    async def main(program: Any) -> Any:
-        many = {f"h{i}": "x" for i in range(HEADERS_MAX)}
-        return await link(program, "a", headers={"own": "1"}, flowing_headers=many).pass_on([])
-
-    with pytest.raises(ConfigError, match=f"101 headers: HEADERS_MAX is {HEADERS_MAX}"):
-        ask("a client", main, silos)
 
 
 def test_both_kinds_of_one_reference_have_one_limit() -> None:

@@ -28,7 +28,8 @@ from millstream.runtime import (
     state,
     with_options,
 )
-from millstream.runtime.calls import references
+from millstream.runtime.calls import caller, references
+from millstream.runtime.definition import reference
 from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 
 
@@ -336,6 +337,20 @@ async def test_headers_have_limits(ref: Airport) -> None:
     assert await with_options(ref, headers=largest).tags() == largest
     with pytest.raises(ConfigError, match="HEADERS_BYTES_MAX is 65536"):
         with_options(ref, headers={"é": "x" * (HEADERS_BYTES_MAX - 1)})
+
+
+async def test_a_silo_refuses_too_many_headers_of_a_caller_that_does_not_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (caller, reference):
+        monkeypatch.setattr(module, "check_size", lambda *parts: None)
+    many = {f"h{i}": "x" for i in range(HEADERS_MAX)}
+    async with Silo(grains=[Airport]) as silo, connect(silo.gateway) as client:
+        boston = client.grain(Airport, "BOS")
+        flooding = with_options(boston, headers={"own": "1"}, flowing_headers=many)
+        with pytest.raises(ConfigError, match="101 headers: HEADERS_MAX is 100"):
+            await flooding.tags()
+        assert await boston.tags() == {}
 
 
 async def test_a_callee_cannot_change_the_headers_of_its_caller(ref: Airport) -> None:
