@@ -1,8 +1,8 @@
 """Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
-  (also with `--runs NAME,...`), activation, timers, reminders, observers, buffer, path, flights,
-  detection, handover, priority_path, ledger or priority (these two also with `--full`).
+  (also with `--runs NAME,...`), activation, timers, reminders, observers, filters, buffer, path,
+  flights, detection, handover, priority_path, ledger or priority (these two also with `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
 - `python -m benchmarks ledger --chaos [--records N] [--json]`
@@ -64,6 +64,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "ours": ["timers.ours"],
         "tasks": ["timers.tasks"],
     },
+    "filters": {"ours": ["filters.ours"]},
     "observers": {
         "ours": ["observers.ours"],
         "limit": ["observers.limit"],

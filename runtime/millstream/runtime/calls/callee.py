@@ -99,7 +99,7 @@ class InboundCall:
             call.caller,
             # the caller's timeout, minus the time until the call was sent: see `Remote`
             ttl_s + EARLIER_S if ttl_s > LONG_S - EARLIER_S else ttl_s / (1 - EARLIER_PART),
-            headers_in(call),
+            None if call.headers is None and call.flowing is None else headers_in(call),
             None if group is None else self,
         )
         if group is not None:
@@ -121,7 +121,8 @@ class InboundCall:
         if self.kind.is_reentrant:
             self.request.is_interleaving = True
         try:
-            self.decide(self.kind)
+            if self.kind.may_interleave is not None:
+                self.decide(self.kind)
             if activation.try_enter(self.request):
                 self._callee.push(self)
                 return
@@ -137,7 +138,7 @@ class InboundCall:
     def decide(self, kind: GrainKind) -> None:
         """Set whether the call may interleave, if its class decides that for each call."""
         spec, request = self.request.spec, self.request
-        if kind.may_interleave is not None and spec.is_filtered and not request.is_interleaving:
+        if spec.is_filtered and not request.is_interleaving:
             args = spec.arguments.decode(self.call.body, kind.runtime)
             request.is_interleaving = may_interleave(kind, self.call.key, spec, args, request)
 
@@ -324,7 +325,8 @@ class Callee(RunnerTasks[InboundCall]):
         if activation.kind.is_reentrant:
             inbound.request.is_interleaving = True
         try:
-            inbound.decide(activation.kind)
+            if activation.kind.may_interleave is not None:
+                inbound.decide(activation.kind)
             if activation.try_enter(inbound.request):
                 self.push(inbound)
             else:
@@ -458,8 +460,6 @@ def size_of(call: Call) -> int:
     return size
 
 
-def headers_in(call: Call) -> HeaderSet | None:
-    """Return the headers of a call that arrived, or None if there are none."""
-    if call.headers is None and call.flowing is None:
-        return None
+def headers_in(call: Call) -> HeaderSet:
+    """Return the headers of a call that arrived."""
     return HeaderSet(call.headers or {}, call.flowing)

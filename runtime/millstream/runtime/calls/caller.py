@@ -97,20 +97,6 @@ class Caller:
         turns = self._turns
         if turns.ended:
             turns.check_running()
-        if self.has_outgoing and spec.is_filtered and not kind.is_internal:
-            return self._call_filtered(kind, key, spec, args, timeout_s, headers)
-        return self._call_through(kind, key, spec, args, timeout_s, headers)
-
-    def _call_through(
-        self,
-        kind: GrainKind,
-        key: str,
-        spec: MethodSpec,
-        args: tuple[Any, ...],
-        timeout_s: float | None,
-        headers: Headers,
-    ) -> Coroutine[Any, Any, Any]:
-        turns = self._turns
         if spec.is_one_way:
             return self._send_one_way(kind, key, spec, args, headers)
         if spec.is_shielded:
@@ -125,16 +111,18 @@ class Caller:
                 return self._in_own_task(kind, key, spec, args, timeout_s, headers)
         return self._call_under(parent, kind, key, spec, args, timeout_s, headers)
 
-    async def _call_filtered(
+    async def call_filtered(
         self,
         kind: GrainKind,
         key: str,
         spec: MethodSpec,
         args: tuple[Any, ...],
-        timeout_s: float | None,
-        headers: Headers,
+        timeout_s: float | None = None,
+        headers: Headers = None,
     ) -> Any:
         """Call inside the outgoing filters of the calling grain's class and of this process."""
+        if kind.is_system:
+            return await self.call(kind, key, spec, args, timeout_s, headers)
         parent = live_request()
         activation = None if parent is None else parent.activation
         own = activation.kind.outgoing if isinstance(activation, Activation) else ()
@@ -148,7 +136,7 @@ class Caller:
             if call.headers != shown:
                 flowing = None if headers is None else headers.flowing
                 sent = HeaderSet(merge_headers({}, call.headers), flowing)
-            passed[:] = [await self._call_through(kind, key, spec, values, timeout_s, sent)]
+            passed[:] = [await self.call(kind, key, spec, values, timeout_s, sent)]
             return passed[0]
 
         result = await FilterChain((*own, *self._outgoing), call, invoke, lambda: False).run()
@@ -254,8 +242,9 @@ class Caller:
         The caller holds `size_bytes` of encoded arguments meanwhile. Raises CallCycle if the wait
         could never end, Overloaded, and the error of a failed start.
         """
-        if activation.try_enter(request):
-            return True  # the turn that blocks others waits for this request in an open section
+        blocking = activation.running
+        if blocking is not None and blocking.section and activation.try_enter(request):
+            return True  # the running turn waits for this request in an open section
         future: asyncio.Future[str | None] = self._turns.loop.create_future()
         entry = LocalWait(future, request, self._turns.known_errors, size_bytes)
         activation.queue(entry)

@@ -220,7 +220,7 @@ class StubBuilder:
         return found
 
     def _names(self, kind: GrainKind) -> dict[str, Any]:
-        turns, deadlines = self._turns, self._turns.deadlines
+        turns, deadlines, caller = self._turns, self._turns.deadlines, self._caller
         return {
             "_ms_type": type,
             "_ms_int": int,
@@ -234,7 +234,7 @@ class StubBuilder:
             "_ms_name": kind.name,
             "_ms_runtime": kind.runtime,
             "_ms_activations": self._activations(kind.name),
-            "_ms_call": self._caller.call,
+            "_ms_call": caller.call_filtered if caller.has_outgoing else caller.call,
             "_ms_wait": self._caller.wait_turn,
             "_ms_has_waiting": self._locator.has_waiting,
             "_ms_Request": Request,

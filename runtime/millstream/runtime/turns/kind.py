@@ -77,10 +77,10 @@ class GrainKind:
         "hosted",
         "incoming",
         "is_direct",
-        "is_internal",
         "is_observer",
         "is_reentrant",
         "is_simple",
+        "is_system",
         "may_interleave",
         "name",
         "open_to",
@@ -116,7 +116,7 @@ class GrainKind:
         self.waiting_calls_max = waiting_calls_max
         self.waiting_bytes = waiting_bytes
         options = None if hosted is None else hosted.options
-        self.is_internal = name.startswith(OWN)
+        self.is_system = name.startswith(OWN)  # a type of the runtime or of a provider
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct
         self.may_interleave = None if options is None else options.may_interleave
