@@ -315,3 +315,27 @@ async def test_streams_that_are_met_in_one_turn_are_asked_for_together(
     desk.subscribers.close()
     assert asked[:4] == [["a", "b", "c"], ["a"], ["b"], ["c"]] and desk.released == [0, 2, 1]
     assert desk.offered == ["a-reader", "c-reader", "b-reader"]
+
+
+async def test_stopped_subscriptions_of_namespaces_are_read_in_the_order_of_the_messages() -> None:
+    """The order must not depend on hashes of names, because simulated runs are repeated."""
+    desk = Desk()
+    names = [f"notes-{number}" for number in range(9)]
+    marks = [
+        ImplicitSubscription("default", name, "implicit", "Reader", "on", None, True)
+        for name in names
+    ]
+    desk.implicit = ImplicitSet({one.namespace: {one.subscription: one} for one in marks})
+    read: list[str] = []
+
+    async def read_held(namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
+        read.append(namespace)
+        return []
+
+    desk.read_held = read_held  # type: ignore[method-assign]
+    for index, name in enumerate(names):
+        message = QueueMessage(StreamId(name, "a"), Token(1, index + 1), [b"\x01"])
+        desk.subscribers.route(Slot(message, index, None))
+    await until(lambda: len(desk.offered) == len(names))
+    assert read == names
+    desk.subscribers.close()

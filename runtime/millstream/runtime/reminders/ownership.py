@@ -153,7 +153,7 @@ class BucketOwnership:
         asking = [self._tasks.start(self._ask(silo, view.version, ranges)) for silo in others]
         if asking:
             _, silent = await asyncio.wait(asking, timeout=self._release_s)
-            for task in silent:
+            for task in asking:  # in order, so that a simulated run repeats
                 task.cancel()
             if silent:
                 text = "%s: %d silos did not release their reminders within %g s; it delivers now"

@@ -402,7 +402,7 @@ class LedgerTopic:
         async with self._subscribing:
             if part.record.settings != self.settings:
                 await part.change(self.settings)
-            for name in self._unsubscribed.intersection(part.record.cursors):
+            for name in sorted(self._unsubscribed.intersection(part.record.cursors)):
                 await part.cursors.drop(name)
             self._parts[partition] = part
             for one in self._subscriptions.values():

@@ -105,10 +105,11 @@ class LedgerReader:
         so do all others that come within `HEDGE_S` of the question.
         """
         known = NOTHING if confirmed is None else confirmed
-        waiting = {
+        tasks = [
             self._context.tasks.start(self._watch(bookie, known, wait_s))
             for bookie in self._record.fragments[-1].bookies
-        }
+        ]
+        waiting = set(tasks)
         until_s, limit_s = self._context.clock.now() + wait_s + HEDGE_S, None
         try:
             if confirmed is not None:
@@ -126,7 +127,7 @@ class LedgerReader:
                 if answers or limit_s is not None:
                     limit_s = max(0.0, until_s - self._context.clock.now())
         finally:
-            for task in waiting:
+            for task in tasks:  # in order, so that a simulated run repeats
                 task.cancel()
 
     async def aclose(self) -> None:

@@ -128,8 +128,8 @@ class ColdStreams:
         self, streams: Collection[StreamId]
     ) -> Mapping[StreamId, Sequence[SubscriptionRow]]:
         """Return the rows of these streams. Raises any error of the store."""
-        implicit = {stream for stream in streams if self.is_implicit_only(stream)}
-        others = [stream for stream in streams if stream not in implicit]
+        implicit = [stream for stream in streams if self.is_implicit_only(stream)]
+        others = [stream for stream in streams if not self.is_implicit_only(stream)]
         async with asyncio.timeout(ASK_LIMIT_S):
             found = dict(await self._known.rows_of(others)) if others else {}
             for stream in implicit:
