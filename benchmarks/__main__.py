@@ -1,8 +1,9 @@
 """Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
-  (also with `--runs NAME,...`), activation, timers, reminders, observers, filters, buffer, path,
-  flights, detection, handover, priority_path, ledger or priority (these two also with `--full`).
+  (also with `--runs NAME,...`), activation, timers, reminders, observers, filters, results, buffer,
+  path, flights, detection, handover, priority_path, ledger or priority (these two also with
+  `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
 - `python -m benchmarks ledger --chaos [--records N] [--json]`
@@ -65,6 +66,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "tasks": ["timers.tasks"],
     },
     "filters": {"ours": ["filters.ours"]},
+    "results": {"ours": ["results.ours"]},
     "observers": {
         "ours": ["observers.ours"],
         "limit": ["observers.limit"],

@@ -288,9 +288,12 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/flows.py": (f"{TURNS}/test_reentrancy.py", *FILTERS),
         f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
+        f"{RUNTIME}/turns/result_buffer.py": (f"{TURNS}/test_result_buffer.py",),
+        f"{RUNTIME}/turns/results.py": (f"{CALLS}/test_streamed_results.py",),
         f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
     },
     "calls": {
+        f"{RUNTIME}/calls/result_reader.py": (f"{CALLS}/test_streamed_results.py",),
         f"{RUNTIME}/role.py": (f"{SILO}/test_door.py", "tests/test_doors.py"),
         f"{RUNTIME}/calls/cycles.py": (
             f"{TURNS}/test_turn_rule.py",

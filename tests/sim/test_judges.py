@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -25,6 +26,8 @@ from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.mailbox import Mailbox
+from millstream.runtime.turns.result_buffer import ResultBuffer
+from millstream.runtime.turns.results import RunningResults
 from millstream.runtime.turns.timers import ActivationTimer, TickSpec
 from millstream.streams import QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
@@ -276,6 +279,41 @@ def test_an_occurrence_that_is_repeated_without_a_fault_is_noticed(
 
     monkeypatch.setattr(GrainReminders, "fire", twice)
     assert is_noticed("calls", "is repeated without a fault")
+
+
+def test_an_item_of_a_streamed_result_that_is_lost_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = ResultBuffer.take
+
+    def loses(self: ResultBuffer, number: int) -> list[bytes]:
+        return take(self, number)[:3]
+
+    monkeypatch.setattr(ResultBuffer, "take", loses)
+    assert is_noticed("calls", "arrives in place of")
+
+
+def test_a_streamed_result_that_ends_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunningResults, "_end", lambda self: b"")
+    assert is_noticed("calls", "the streamed result ends without")
+
+
+def test_a_generator_that_nothing_holds_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResultBuffer, "has_room", lambda *_: True)
+    assert is_noticed("calls", "items ahead of its consumer")
+
+
+def test_a_generator_that_is_never_closed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunningResults, "abort", lambda *_: None)
+    assert is_noticed("calls", "the generator is still open")
+
+
+def test_a_generator_that_outlives_its_activation_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RunningResults, "abort", lambda *_: None)
+    monkeypatch.setattr(Mailbox, "end_tasks", AsyncMock(return_value=0))
+    assert is_noticed("calls", "a generator runs after on_deactivate")
 
 
 def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

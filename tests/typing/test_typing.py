@@ -30,6 +30,7 @@ SUBJECTS = [
     "observers",
     "plugins",
     "priority",
+    "results",
     "silos",
     "streams",
     "topics",

@@ -8,6 +8,7 @@
     │   │   └── ActivationTimeout        not executed: `on_activate` took too long
     │   ├── CallCycle                    break the cycle, or make a grain reentrant
     │   ├── GrainError                   the callee raised a type that is unknown here
+    │   ├── ResultsAborted               the generator is gone: call its method again
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
     │   ├── NotAllowed                   not executed: connect as the message says
     │   ├── NotHosted                    not executed: no silo can run it
@@ -67,6 +68,7 @@ __all__ = [
     "QueueFull",
     "QueueUnavailable",
     "Rejected",
+    "ResultsAborted",
     "SiloUnavailable",
     "StaleMapper",
     "StorageError",
@@ -159,6 +161,15 @@ class GrainError(CallError):
         self.type_name = type_name
         self.message = message
         super().__init__(f"{type_name}: {message}")
+
+
+class ResultsAborted(CallError):
+    """A generator of a grain ended before its last item, so the rest of its items is lost.
+
+    The grain was deactivated or moved, its silo crashed, or no item was asked for during
+    `RuntimeOptions.results_idle_s`. The items that arrived before are correct and in order. Call
+    the method again, with arguments that say where to continue.
+    """
 
 
 class NotRemote(CallError, AttributeError):

@@ -156,6 +156,12 @@ class RuntimeOptions:
             is tried.
         retry_first_s: The first wait before a call that did not run is sent again. Each further
             wait is twice as long.
+        results_batch_items: Items of a streamed result that travel together. A generator runs ahead
+            of its consumer by at most this many items.
+        results_batch_bytes: Bytes of encoded items that travel together. One item alone may be
+            larger.
+        results_idle_s: A generator whose consumer asks for nothing for this long is closed.
+        results_open_max: Generators that run in one activation. Above, the caller gets Overloaded.
         activation_timeout_s: How long reading a grain's states and `on_activate` may take together.
             After that, the waiting calls get ActivationTimeout.
         deactivation_timeout_s: How long `on_deactivate` may take, and before it the cancelled tasks
@@ -202,6 +208,10 @@ class RuntimeOptions:
     served_calls_max: int = 100_000
     redirects_max: int = 6
     retry_first_s: float = 0.05
+    results_batch_items: int = 256
+    results_batch_bytes: int = 256 * 2**10
+    results_idle_s: float = 60.0
+    results_open_max: int = 1_000
     activation_timeout_s: float = 30.0
     deactivation_timeout_s: float = 30.0
     idle_after_s: float = 900.0

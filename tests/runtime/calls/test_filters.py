@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from functools import wraps
 from typing import Any, cast
 
 import pytest
+from tests.runtime.callers import CALLERS
+from tests.runtime.callers import ask as ask_at
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -33,10 +34,8 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.definition.headers import HEADERS_MAX
-from millstream.runtime.testing import SimCluster, Simulation, run
 
 LOG: list[str] = []
-CALLERS = ("its own silo", "another silo", "a client")
 
 
 @pytest.fixture(autouse=True)
@@ -99,16 +98,6 @@ def noting(name: str) -> CallFilter:
     return note
 
 
-def from_now_on(fn: CallFilter, is_ready: list[bool]) -> CallFilter:
-    """Return a filter that does nothing before the test itself begins."""
-
-    @wraps(fn)
-    async def filtered(call: GrainCall, proceed: Proceed) -> object:
-        return await (fn(call, proceed) if is_ready else proceed())
-
-    return filtered
-
-
 def ask(
     caller: str,
     main: Callable[[Any], Awaitable[Any]],
@@ -117,51 +106,19 @@ def ask(
     options: RuntimeOptions | None = None,
 ) -> Any:
     """Run a program at one place, with the grain `Tea/k` in the first silo. Return its result."""
-    found: list[Any] = []
-    is_ready: list[bool] = []
-    given = filters or CallFilters()
-    filters = CallFilters(
-        incoming=[from_now_on(one, is_ready) for one in given.incoming],
-        outgoing=[from_now_on(one, is_ready) for one in given.outgoing],
+
+    async def activate(silo: Any) -> None:
+        await silo.grain(Tea, "k").headers()
+        LOG.clear()
+
+    return ask_at(
+        caller,
+        main,
+        *(grains or (Tea, Waiter)),
+        activate=None if grains else activate,
+        filters=filters,
+        options=options,
     )
-
-    async def driver(sim: Simulation) -> None:
-        async with SimCluster(
-            sim,
-            silos=2,
-            grains=grains or (Tea, Waiter),
-            filters=filters,
-            options=options,
-        ) as cluster:
-            first, second = cluster.names
-
-            async def activate() -> None:
-                silo = cluster.silo(first)
-                assert silo is not None
-                await silo.grain(Tea, "k").headers()
-                LOG.clear()
-
-            async def program() -> None:
-                is_ready.append(True)
-                try:
-                    if caller == "a client":
-                        async with cluster.client(sim.host("laptop")) as client:
-                            found.append(await main(client))
-                    else:
-                        silo = cluster.silo(first if caller == "its own silo" else second)
-                        found.append(await main(silo))
-                except Exception as error:
-                    found.append(error)
-
-            if not grains:
-                await sim.call(sim.host(first), activate())
-            at = {"a client": "laptop", "its own silo": first, "another silo": second}[caller]
-            await sim.call(sim.host(at), program())
-
-    run(driver, seed=1)
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
 
 
 async def pour(program: Any) -> Any:

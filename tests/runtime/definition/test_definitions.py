@@ -157,17 +157,6 @@ def test_a_one_way_method_with_a_result_is_refused() -> None:
     refused(define, "Bad.tell", "one-way", "-> None")
 
 
-def test_methods_that_yield_are_refused() -> None:
-    def define() -> object:
-        class Bad(Grain):
-            async def ticks(self) -> AsyncIterator[int]:
-                yield 1
-
-        return Bad
-
-    refused(define, "Bad.ticks", "yield")
-
-
 def test_an_async_def_that_returns_an_iterator_is_refused() -> None:
     def define() -> object:
         class Bad(Grain):

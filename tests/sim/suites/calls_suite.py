@@ -12,6 +12,8 @@ The suite judges these promises:
   it is delivered once and in time, also while silos join and stop.
 - An observer of a client handles one call at a time, each acknowledged call once, and none after
   its context. After the repair it is reached in time.
+- The items of a streamed result arrive once and in order, and its end only after all items. Its
+  generator runs ahead by at most one batch, and ends with its consumer or its activation.
 - After the repair each grain answers all callers.
 """
 
@@ -19,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -72,6 +75,9 @@ TICK_LATE_S = 0.05  # nothing delays a tick that interleaves
 TICK_EARLY_S = 0.0015  # timers of even seeds fire early
 CHIME_LATE_S = 8.0  # after the repair: a move of its reminders, and the skew of two clocks
 OBSERVED_S = 10.0  # after the repair: all accounts call one observer
+BATCH_ITEMS = 4
+AHEAD_MAX = 2 * BATCH_ITEMS + 1  # the batch that is read, the one that waits, and one more item
+READ_S = 60.0  # a streamed result takes as long as its items do
 ANSWER_S = 2.0  # a read of the table that began before a cancellation may end so much later
 RUNTIME = RuntimeOptions(
     call_timeout_s=CALL_S,
@@ -79,6 +85,8 @@ RUNTIME = RuntimeOptions(
     collect_every_s=1.0,
     reminder_refresh_s=4.0,
     reminder_release_s=3.0,
+    results_batch_items=BATCH_ITEMS,
+    results_idle_s=6.0,
 )
 
 
@@ -240,6 +248,20 @@ class Account(Grain):
         finally:
             self._exclusive -= 1
 
+    async def pages(self, op: str, count: int) -> AsyncGenerator[int, None]:
+        """Yield the numbers below `count`."""
+        run, silo = calls_run(), self.context.silo
+        run.pages.on_opened(op, silo)
+        try:
+            for number in range(count):
+                await asyncio.sleep(run.simulation.rng.choice((0.0, 0.0, 0.1, 1.0)))
+                if self._is_ended:
+                    run.on_violated(f"{self.key}: a generator runs after on_deactivate")
+                run.pages.on_made(op, number)
+                yield number
+        finally:
+            run.pages.on_closed(op)
+
     @read_only
     async def ops(self) -> list[str]:
         """Return all operations."""
@@ -337,6 +359,56 @@ class Chimes:
         ]
 
 
+class Pages:
+    """The streamed results of the accounts: which items were made, and which were received."""
+
+    def __init__(self, run: CallsRun) -> None:
+        self._run = run
+        self._made: dict[str, int] = {}
+        self._received: Counter[str] = Counter()
+        self._open: dict[str, str] = {}  # the silo of each generator that is open
+
+    def on_opened(self, op: str, silo: str) -> None:
+        """Note that a generator starts."""
+        if op in self._made:
+            self._run.on_violated(f"{op}: the generator is started twice")
+        self._made[op], self._open[op] = 0, silo
+        self._run.figures["generators"] += 1
+
+    def on_made(self, op: str, number: int) -> None:
+        """Judge an item that a generator yields."""
+        self._made[op] = number + 1
+        ahead = number + 1 - self._received[op]
+        if ahead > AHEAD_MAX:
+            self._run.on_violated(f"{op}: the generator is {ahead} items ahead of its consumer")
+
+    def on_received(self, op: str, number: int) -> None:
+        """Judge an item that arrives."""
+        self._run.figures["items"] += 1
+        if number != self._received[op]:
+            self._run.on_violated(f"{op}: item {number} arrives in place of {self._received[op]}")
+        self._received[op] = number + 1
+
+    def on_complete(self, op: str, count: int) -> None:
+        """Judge the end of a streamed result without an error."""
+        self._run.figures["complete results"] += 1
+        if self._received[op] != count:
+            lost = f"{count - self._received[op]} of {count} items"
+            self._run.on_violated(f"{op}: the streamed result ends without {lost}")
+
+    def on_closed(self, op: str) -> None:
+        """Note that a generator has ended."""
+        self._open.pop(op, None)
+
+    def check_closed(self, silos: list[str]) -> list[str]:
+        """Check that no generator is open in the silos that run."""
+        return [
+            f"{op}: the generator is still open in {silo}"
+            for op, silo in self._open.items()
+            if silo in silos
+        ]
+
+
 class CallsRun(Run):
     """The notes of this suite."""
 
@@ -346,6 +418,7 @@ class CallsRun(Run):
         self.sent_s: dict[str, float] = {}
         self.starts: list[Start] = []
         self.chimes = Chimes(self)
+        self.pages = Pages(self)
         self.is_over = False
 
     def now_wall_s(self) -> float:
@@ -436,8 +509,12 @@ class Caller:
             await self._call("cancel", account.cancel_chime())
         elif roll < 0.84 and isinstance(runtime, Client):
             await self._observe(runtime, [runtime.grain(Account, one) for one in (key, other)])
-        elif roll < 0.88:
+        elif roll < 0.86:
             await self._call("ops", account.ops())
+        elif roll < 0.90:
+            op, count = self._next_op("/read"), self._rng.choice((0, 1, 4, 20))
+            last = self._rng.choice((count, count, count // 2))
+            await self._call("read", self._read(account, op, count, last), limit_s=READ_S)
         else:
             hurried = with_options(account, timeout=1.0)
             await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)
@@ -460,6 +537,16 @@ class Caller:
         op = self._next_op("/shown")
         if await self._call("show", account.show(watcher, op)):
             told.append(op)
+
+    async def _read(self, account: Account, op: str, count: int, last: int) -> None:
+        """Read the streamed result of an account, or leave it after some items."""
+        async with aclosing(account.pages(op, count)) as pages:
+            async for number in pages:
+                self._run.pages.on_received(op, number)
+                if number == last or self._run.is_over:
+                    return
+                await asyncio.sleep(self._rng.choice((0.0, 0.0, 0.3, 1.5)))
+            self._run.pages.on_complete(op, count)
 
     def _next_op(self, way: str = "") -> str:
         self._sent += 1
@@ -516,6 +603,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     await asyncio.sleep(CALL_S + LATE_S)
     await observe_at_the_end(run, cluster)
     await chime_while_silos_move(run, cluster)
+    live = [silo.address for silo in cluster.silos()]
     run.figures["crashes"] += plan.crashes
     run.judge(
         check_one_activation(simulation.history),
@@ -524,6 +612,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
         run.check_order(),
         run.check_books(books),
         run.chimes.check_delivered(),
+        run.pages.check_closed(live),
     )
     run.figures["late requests"] += cluster.late_requests
     await cluster.close()

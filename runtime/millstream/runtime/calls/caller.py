@@ -139,7 +139,9 @@ class Caller:
             passed[:] = [await self.call(kind, key, spec, values, timeout_s, sent)]
             return passed[0]
 
-        result = await FilterChain((*own, *self._outgoing), call, invoke, lambda: False).run()
+        result = await FilterChain(
+            (*own, *self._outgoing), call, invoke, lambda: False, is_streamed=spec.is_streamed
+        ).run()
         is_own = bool(passed) and result is passed[0]
         return result if is_own else spec.isolate_result(result, kind.runtime)
 

@@ -31,6 +31,7 @@ from .caller import Caller
 from .locator import Locator
 from .references import Gateway, References, modules_of
 from .remote import Remote
+from .result_reader import ResultReader
 from .stubs import StubBuilder
 
 __all__ = ["CallEngine"]
@@ -124,7 +125,12 @@ class CallEngine:
             bool(outgoing) or any(kind.outgoing for kind in references.kinds.values()),
         )
         self.stubs = StubBuilder(
-            turns, self.caller, locator, activations, references.build_optioned
+            turns,
+            self.caller,
+            locator,
+            activations,
+            references.build_optioned,
+            ResultReader(turns, self.caller, self.tasks),
         )
         references.open(self.stubs.build, gateway)
 

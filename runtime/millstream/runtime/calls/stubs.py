@@ -33,6 +33,7 @@ from millstream.runtime.turns.run import Turns
 
 from .caller import Caller
 from .locator import Locator
+from .result_reader import ResultReader
 
 __all__ = ["ExtensionCall", "StubBuilder"]
 
@@ -44,6 +45,12 @@ INT_QUICK = 2**30 - 1  # ints of one internal digit, which Python compares fast
 SLOW = """\
 async def {name}{signature}:
     return await _ms_call(
+        _ms_kind, {key}, _ms_spec_{index}, ({arguments}){options})
+"""
+
+STREAMED = """\
+def {name}{signature}:
+    return _ms_read(
         _ms_kind, {key}, _ms_spec_{index}, ({arguments}){options})
 """
 
@@ -168,7 +175,9 @@ class StubBuilder:
         locator: Locator,
         activations: Callable[[str], Mapping[str, Activation]],
         optioned: Callable[[str, type[Any]], type[OptionedReference]],
+        results: ResultReader,
     ) -> None:
+        self._results = results
         self._turns = turns
         self._caller = caller
         self._locator = locator
@@ -235,6 +244,7 @@ class StubBuilder:
             "_ms_runtime": kind.runtime,
             "_ms_activations": self._activations(kind.name),
             "_ms_call": caller.call_filtered if caller.has_outgoing else caller.call,
+            "_ms_read": self._results.read,
             "_ms_wait": self._caller.wait_turn,
             "_ms_has_waiting": self._locator.has_waiting,
             "_ms_Request": Request,
@@ -325,7 +335,8 @@ def _stub_source(
     index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
 ) -> str:
     names = [parameter.name for parameter in spec.parameters]
-    return (DIRECT if is_direct else SLOW).format(
+    template = STREAMED if spec.is_streamed else DIRECT if is_direct else SLOW
+    return template.format(
         name=f"_ms_stub_{spec.name}",
         shortest=SHORTEST_S,
         index=index,

@@ -134,23 +134,53 @@ def _definer(cls: type[Any], name: str) -> type[Any] | None:
 def check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
     """Refuse a public method that cannot be called through a reference."""
     subject = f"{source_of(fn)}: {cls.__name__}.{name}"
-    if inspect.isasyncgenfunction(fn):
-        raise DefinitionError(
-            f"{subject}: a public method cannot `yield` results; return a list, or publish to a "
-            "stream"
-        )
-    if not inspect.iscoroutinefunction(fn):
-        raise DefinitionError(
-            f"{subject}: a public method must be `async def`; write `async`, or name it `_{name}`"
-        )
+    _check_implemented(cls, name, fn, subject)
+    flags = {mark.name for mark in marks if isinstance(mark, Flag)}
+    if inspect.iscoroutinefunction(fn):
+        if is_streamed_annotation(fn):
+            raise DefinitionError(f"{subject}: {_explain_generator(cls, name)}")
+    else:
+        _check_streamed(cls, name, fn, flags, subject)
     for parameter in list(inspect.signature(fn).parameters.values())[1:]:
         if parameter.kind not in PARAMETER_KINDS:
             raise DefinitionError(f"{subject}: `{parameter}` cannot be sent; name each parameter")
         check_name_is_free(parameter.name, f"{subject}: parameter `{parameter.name}`")
-    flags = {mark.name for mark in marks if isinstance(mark, Flag)}
     if "one_way" in flags and inspect.signature(fn).return_annotation not in (None, "None"):
         raise DefinitionError(f"{subject}: a one-way method has no result: annotate `-> None`")
-    _check_implemented(cls, name, fn, subject)
+
+
+def is_streamed_annotation(fn: Any) -> bool:
+    """Return whether the result of a function is annotated as an AsyncGenerator."""
+    return "AsyncGenerator[" in str(inspect.signature(fn).return_annotation)
+
+
+def _explain_generator(cls: type[Any], name: str) -> str:
+    body = "..." if not cls.__millstream_hosted__ else "yield ..."
+    start = "def" if not cls.__millstream_hosted__ else "async def"
+    fact = "a method with a streamed result is an async generator"
+    return f"{fact}: write `{start} {name}(self) -> AsyncGenerator[T, None]: {body}`"
+
+
+def _check_streamed(cls: type[Any], name: str, fn: Any, flags: set[str], subject: str) -> None:
+    """Refuse a method that is neither a coroutine function nor an async generator."""
+    is_generator = inspect.isasyncgenfunction(fn)
+    is_declared = not cls.__millstream_hosted__ and is_streamed_annotation(fn)
+    if not is_generator and not is_declared:
+        if inspect.isgeneratorfunction(fn) or is_streamed_annotation(fn):
+            raise DefinitionError(f"{subject}: {_explain_generator(cls, name)}")
+        raise DefinitionError(
+            f"{subject}: a public method must be `async def`; write `async`, or name it `_{name}`"
+        )
+    if cls.__millstream_observer__:
+        raise DefinitionError(
+            f"{subject}: an observer has no streamed results; call the observer once for each item"
+        )
+    if flags:
+        raise DefinitionError(
+            f"{subject}: a method with a streamed result cannot have "
+            f"{', '.join(f'`@{flag}`' for flag in sorted(flags))}: a generator interleaves with "
+            "all other turns, and ends when its consumer ends it; remove the mark"
+        )
 
 
 def _check_implemented(cls: type[Any], name: str, fn: Any, subject: str) -> None:

@@ -192,9 +192,20 @@ class FilterChain:
     Args:
         invoke: Runs the call with a list of arguments.
         has_ended: Returns True once the turn of the call has ended.
+        is_streamed: The call starts a generator. Filters get None as its result, and cannot replace
+            its items.
     """
 
-    __slots__ = ("_call", "_filters", "_has_ended", "_invoke", "_is_running", "_names")
+    __slots__ = (
+        "_call",
+        "_filters",
+        "_has_ended",
+        "_invoke",
+        "_is_running",
+        "_is_streamed",
+        "_names",
+        "_started",
+    )
 
     def __init__(
         self,
@@ -202,7 +213,11 @@ class FilterChain:
         call: GrainCall,
         invoke: Callable[[tuple[Any, ...]], Awaitable[Any]],
         has_ended: Callable[[], bool],
+        *,
+        is_streamed: bool = False,
     ) -> None:
+        self._is_streamed = is_streamed
+        self._started: Any = None
         self._filters = filters
         self._call = call
         self._names = list(call.arguments)
@@ -212,7 +227,15 @@ class FilterChain:
 
     async def run(self) -> Any:
         """Run the first filter, which decides whether the others and the method run."""
-        return await self._run_from(0)
+        result = await self._run_from(0)
+        if not self._is_streamed:
+            return result
+        if result is not None:
+            raise ConfigError(
+                f"{self._call}: a filter returned {show_text(repr(result))} for a call that starts "
+                "a generator: proceed and return None, or raise an error that refuses the call"
+            )
+        return self._started
 
     async def _run_from(self, index: int) -> Any:
         if index == len(self._filters):
@@ -240,11 +263,19 @@ class FilterChain:
                 f"{self._call}: a filter proceeded while the call {problem}: await `proceed()` in "
                 "the filter, and once at a time"
             )
+        if self._started is not None:
+            raise ConfigError(
+                f"{self._call}: a filter proceeded twice with a call that starts a generator: "
+                "proceed once"
+            )
         self._is_running = True
         try:
-            return await self._invoke(self._values())
+            result = await self._invoke(self._values())
         finally:
             self._is_running = False
+        if self._is_streamed:
+            self._started, result = result, None
+        return result
 
     def _values(self) -> tuple[Any, ...]:
         given, names = self._call.arguments, self._names

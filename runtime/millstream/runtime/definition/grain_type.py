@@ -29,6 +29,7 @@ from .markers import Declaration, GrainOptions, Mark, marks_of, role_of
 from .method import MethodSpec, source_of
 from .names import OBSERVER_SIGN, check_kind
 from .state import StateField
+from .streamed_method import StreamedMethod
 
 __all__ = ["GrainType", "define"]
 
@@ -160,7 +161,8 @@ def _define_name(
         grain_type.local_names[name] = reason
         return
     check_method(cls, name, raw, marks)
-    spec = MethodSpec(cls.__name__, name, raw, marks)
+    made = MethodSpec if inspect.iscoroutinefunction(raw) else StreamedMethod
+    spec = made(cls.__name__, name, raw, marks)
     spec.localns, spec.owner_class = localns, cls
     spec.open_to = role_of(cls, name)
     try:

@@ -7,7 +7,7 @@ usual. The marks of a method are those of the most derived definition that has a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ __all__ = [
 
 SF = TypeVar("SF", bound=Callable[[Any], None])
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
+CF = TypeVar("CF", bound=Callable[..., Coroutine[Any, Any, Any] | AsyncGenerator[Any, None]])
 OW = TypeVar("OW", bound=Callable[..., Coroutine[Any, Any, None]])
 
 MARKS = "__millstream__"
@@ -235,7 +236,7 @@ def shielded(method: AF, /) -> AF:
     return method
 
 
-def open_to(role: Role, /) -> Callable[[AF], AF]:
+def open_to(role: Role, /) -> Callable[[CF], CF]:
     """Open a method to callers of a role, and of higher roles.
 
     Without this mark, a method of a grain is open to every client. A method of a system target, or
@@ -252,7 +253,7 @@ def open_to(role: Role, /) -> Callable[[AF], AF]:
     if not isinstance(role, Role):
         raise ConfigError(f"open_to({show_text(repr(role))}): pass a Role, such as Role.OPERATOR")
 
-    def mark(method: AF) -> AF:
+    def mark(method: CF) -> CF:
         add_mark(method, OpenTo(role))
         return method
 
@@ -278,7 +279,7 @@ def stopping(fn: SF, /) -> SF:
     return fn
 
 
-def timeout(seconds: float, /) -> Callable[[AF], AF]:
+def timeout(seconds: float, /) -> Callable[[CF], CF]:
     """Set the deadline of a method, in place of `RuntimeOptions.call_timeout_s`.
 
     Args:
@@ -292,7 +293,7 @@ def timeout(seconds: float, /) -> Callable[[AF], AF]:
         text = f"timeout({show_text(repr(seconds))}): pass a positive, finite number of seconds"
         raise ConfigError(text)
 
-    def mark(method: AF) -> AF:
+    def mark(method: CF) -> CF:
         add_mark(method, Timeout(float(seconds)))
         return method
 

@@ -46,6 +46,7 @@ class MethodSpec:
     late = CallTimeout  # raised by a turn that does not end in time
     writes_states = True  # applies to states that are written after each turn
     is_filtered = True  # call filters run around it
+    is_streamed = False  # its result is an async generator
 
     def __init__(self, owner: str, name: str, fn: Callable[..., Any], marks: list[Mark]) -> None:
         self.owner = owner
@@ -62,7 +63,7 @@ class MethodSpec:
         timeouts = [mark.seconds for mark in marks if isinstance(mark, Timeout)]
         self.timeout_s = timeouts[0] if timeouts else None
         self.open_to: Role | None = None  # None: the default of the class
-        self.invoke = invoker(fn, self.parameters)
+        self.invoke: Callable[..., Any] = invoker(fn, self.parameters)
         self.extension = ""
         self.is_internal = "isolated" in flags  # nothing else refers to its arguments
         self.wire_name = name
@@ -73,6 +74,9 @@ class MethodSpec:
 
     def differs_from(self, other: MethodSpec) -> str:
         """Describe how the parameters of two methods of one name differ; empty if they do not."""
+        if self.is_streamed != other.is_streamed:
+            streamed, plain = (self, other) if self.is_streamed else (other, self)
+            return f"{streamed.label} is an async generator, and {plain.label} is not"
         own = [(p.name, p.kind) for p in self.parameters]
         others = [(p.name, p.kind) for p in other.parameters]
         if own == others:
@@ -125,7 +129,11 @@ class MethodSpec:
             build_codec(hints[p.name], f"{subject}: argument `{p.name}`") for p in self.parameters
         ]
         self._arguments = Arguments([p.name for p in self.parameters], self.codecs, self.label)
-        self._result = build_codec(hints["return"], f"{subject}: result")
+        self._result = self.build_result(hints["return"], subject)
+
+    def build_result(self, hint: object, subject: str) -> Codec[Any]:
+        """Return the codec of the result. Raises DefinitionError, NameError."""
+        return build_codec(hint, f"{subject}: result")
 
     def see_through(self, contract: MethodSpec) -> MethodSpec:
         """Return this method for callers of a contract, whose value classes may be different

@@ -15,6 +15,7 @@ from typing import Any
 
 from millstream.runtime.calls.arrivals import Arrivals
 from millstream.runtime.calls.engine import CallEngine
+from millstream.runtime.calls.result_reader import RESULT_SPECS
 from millstream.runtime.calls.system_target import Targets, specs_of
 from millstream.runtime.cluster.client_search import ClientSearches
 from millstream.runtime.cluster.clients import AttachedClients, ClientTarget
@@ -27,12 +28,15 @@ from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableVi
 from millstream.runtime.definition.filters import CallFilters
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.definition.streamed_method import RESULTS
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
+from millstream.runtime.turns.results import GrainResults, ResultCalls
 from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import Secrets
 from millstream.runtime.wire.transport import Transport
@@ -154,6 +158,7 @@ class SiloAssembly:
             self.env.choice,
         )
         engine.open(self.router, self.catalog.of, None)
+        self._add_results(engine.new_tasks())
         self.visitors = Visitors(engine.end, self.peers.list_known, self.clients.lose)
         arrivals = Arrivals(
             self.address,
@@ -237,6 +242,13 @@ class SiloAssembly:
                 f"Silo(streams={{{name!r}: ...}}), or `parts=` for a part of another kind"
             )
         return found
+
+    def _add_results(self, tasks: Tasks) -> None:
+        """Extend activations by the generators of their streamed results."""
+        self.engine.callee.extend(dict(RESULT_SPECS))
+        self.turns.extensions[RESULTS] = lambda activation: ResultCalls(
+            GrainResults(activation, self.turns, tasks, self.env.new_context)
+        )
 
     def add_extension(self, name: str, cls: type[Any], make: Callable[[Activation], Any]) -> None:
         """Extend activations: `make` is called when the first call to `name.method` arrives."""

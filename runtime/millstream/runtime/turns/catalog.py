@@ -31,6 +31,7 @@ from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.reminders import REMINDERS, Reminders
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.definition.streamed_method import RESULTS
 from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import (
     ActivationTimeout,
@@ -367,6 +368,9 @@ class Catalog:
         hook = activation.kind.stopping_hook
         if hook and activation.grain is not None:
             getattr(activation.grain, hook)()  # lets a part's grain end turns that only wait
+        box = activation.mailbox
+        if box is not None and RESULTS in box.extensions:
+            box.extensions[RESULTS].results.stop(reason.value)
         activation.end_soon(reason)
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:

@@ -176,7 +176,9 @@ class Turns:
             copies = spec.isolate(values, kind.runtime)
             return await spec.invoke(grain, *copies)
 
-        chain = FilterChain(kind.incoming, call, invoke, lambda: request.done)
+        chain = FilterChain(
+            kind.incoming, call, invoke, lambda: request.done, is_streamed=spec.is_streamed
+        )
         return await chain.run()
 
     def extension_of(self, activation: Activation, name: str) -> Any:
