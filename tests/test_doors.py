@@ -67,7 +67,7 @@ OPEN = {
     },
 }
 CLOSED = {
-    *("$acks", "$bookie", "$directory", "$ledger", "$member", "$reminders"),
+    *("$acks", "$bookie", "$directory", "$ledger", "$member", "$migration", "$reminders"),
     *("MemoryQueue", "StagedWriter"),
 }
 EXTENSIONS = {"$results"}

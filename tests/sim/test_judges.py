@@ -24,11 +24,10 @@ from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
 from millstream.runtime.testing import CallEnded, SimStateStore
 from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
-from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.mailbox import Mailbox
 from millstream.runtime.turns.result_buffer import ResultBuffer
 from millstream.runtime.turns.results import RunningResults
-from millstream.runtime.turns.timers import ActivationTimer, TickSpec
+from millstream.runtime.turns.timers import ActivationTimer, TickSpec, Timers
 from millstream.streams import QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.reading import reader
@@ -202,7 +201,7 @@ def test_turns_that_overlap_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_timers_that_do_not_start_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Catalog, "_start_timers", lambda *_: None)
+    monkeypatch.setattr(Timers, "start_marked", lambda *_: None)
     assert is_noticed("calls", "no tick within")
 
 
@@ -238,7 +237,7 @@ def test_a_tick_after_the_end_of_an_activation_is_noticed(monkeypatch: pytest.Mo
         return may_start(self, request) or (is_look and not self.is_gone)
 
     monkeypatch.setattr(Activation, "may_start", always)
-    monkeypatch.setattr(Catalog, "_end_timers", lambda *_: None)
+    monkeypatch.setattr(Timers, "end", lambda *_: None)
     assert is_noticed("calls", "a tick after on_deactivate")
 
 

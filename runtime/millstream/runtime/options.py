@@ -172,6 +172,8 @@ class RuntimeOptions:
         connect_retry_s: Wait before an address that refused a connection is tried again.
         greet_timeout_s: How long the other end of a new connection may take for its handshake.
         drain_s: How long a stopping silo waits for running turns.
+        migration_bytes_max: Size of the largest package of an activation that moves to another
+            silo, in bytes. An activation with a larger one ends as usual.
         reminder_late_max_s: An occurrence of a reminder is missed if its delivery starts later than
             this after its time. It should be longer than the silos need to notice a crash.
         reminder_deliveries_max: Occurrences of reminders that one silo delivers at the same time.
@@ -220,6 +222,7 @@ class RuntimeOptions:
     connect_retry_s: float = 0.5
     greet_timeout_s: float = 5.0
     drain_s: float = 10.0
+    migration_bytes_max: int = 4 * 2**20
     reminder_late_max_s: float = 60.0
     reminder_deliveries_max: int = 100
     reminders_loaded_max: int = 10_000

@@ -381,7 +381,7 @@ def test_change_sets_new_times() -> None:
         assert times("tick") == [0.5, 1.5, 4.0]
         with pytest.raises(ConfigError, match=r"Asking\._tick has ended: start another one"):
             TIMERS["plain"].change(every=1.0)
-        assert silo.assembly.catalog._timers == {1: []}
+        assert silo.assembly.catalog._timers._all == {1: []}
 
     in_silo(main, Asking)
 

@@ -14,6 +14,8 @@ The suite judges these promises:
   its context. After the repair it is reached in time.
 - The items of a streamed result arrive once and in order, and its end only after all items. Its
   generator runs ahead by at most one batch, and ends with its consumer or its activation.
+- A grain that moves to another silo continues with its value and state as they were, and no
+  activation runs in between.
 - After the repair each grain answers all callers.
 """
 
@@ -97,6 +99,14 @@ class Book:
     ops: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Luggage:
+    """The value that an account takes along: the number of its activation, and its operations."""
+
+    number: int
+    ops: list[str]
+
+
 class Watcher(Observer):
     """An object of the client that accounts call, and that notes violations."""
 
@@ -145,7 +155,8 @@ class Account(Grain):
         self._ticks = 0
 
     async def on_activate(self) -> None:
-        """Note the time from which on timers run."""
+        """Note the activation, and the time from which on timers run."""
+        calls_run().newest[self.key] = self._number
         self._looked_s = self._began_s = calls_run().simulation.loop.time()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
@@ -154,6 +165,20 @@ class Account(Grain):
         lived_s = calls_run().simulation.loop.time() - self._began_s
         if not self._ticks and lived_s > LOOK_S + CALL_S + LATE_S:  # turns delay the end
             calls_run().on_violated(f"{self.key}: no tick within {lived_s:.3f} s")
+
+    def on_dehydrate(self) -> Luggage:
+        """Return the number of this activation, and the operations in its book."""
+        calls_run().figures["departures"] += 1
+        return Luggage(self._number, list(self.book.value.ops))
+
+    def on_rehydrate(self, value: Luggage) -> None:
+        """Check that this activation continues the newest one, with the same book."""
+        run = calls_run()
+        run.figures["arrivals"] += 1
+        if run.newest[self.key] != value.number:
+            run.on_violated(f"{self.key}: an activation continues an outdated one")
+        if self.book.value.ops != value.ops:
+            run.on_violated(f"{self.key}: a state has changed on its way to another silo")
 
     @timer(every=LOOK_S, interleave=True)
     async def _look(self) -> None:
@@ -237,6 +262,14 @@ class Account(Grain):
         self._enter()
         try:
             return await watcher.see(op)
+        finally:
+            self._exclusive -= 1
+
+    async def leave(self) -> None:
+        """Move to another silo."""
+        self._enter()
+        try:
+            self.context.migrate_when_idle()
         finally:
             self._exclusive -= 1
 
@@ -419,6 +452,7 @@ class CallsRun(Run):
         self.starts: list[Start] = []
         self.chimes = Chimes(self)
         self.pages = Pages(self)
+        self.newest: dict[str, int] = {}  # the last activation of each account
         self.is_over = False
 
     def now_wall_s(self) -> float:
@@ -515,6 +549,8 @@ class Caller:
             op, count = self._next_op("/read"), self._rng.choice((0, 1, 4, 20))
             last = self._rng.choice((count, count, count // 2))
             await self._call("read", self._read(account, op, count, last), limit_s=READ_S)
+        elif roll < 0.93:
+            await self._call("leave", account.leave())
         else:
             hurried = with_options(account, timeout=1.0)
             await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import ConfigError, Grain, MemoryStateStore, Silo, state
+from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryStateStore, Silo, state
 from millstream.streams import (
     Capability,
     Event,
@@ -21,7 +22,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
 from millstream.streams.consumer.extension import ConsumerExtension
 from millstream.streams.contracts.item import Item
 
@@ -330,3 +331,126 @@ async def test_commit_with_is_refused_where_tokens_are_no_positions(lacking: Cap
     with pytest.raises(ConfigError, match=match):
         async with Silo(grains=[Reader], streams={"default": streams}):
             raise AssertionError("started")
+
+
+# --- an activation that moves to another silo
+
+HELD = StreamNamespace("held", int)
+EVENTS: dict[int, Event[int]] = {}
+
+
+class Traveller(Grain):
+    tally = state(list[int])
+
+    @subscribe(PLAIN)
+    async def on_plain(self, event: Event[int]) -> None:
+        SEEN["travels"].append(event.item)
+
+    @subscribe(COUNTED, commit_with=tally)
+    async def on_counted(self, event: Event[int]) -> None:
+        self.tally.value.append(event.item)
+
+    @subscribe(HELD, ack="manual")
+    async def on_held(self, event: Event[int]) -> None:
+        SEEN["travels"].append(event.item)
+        EVENTS[event.item] = event
+
+    async def acknowledge(self, item: int) -> None:
+        await self.context.ack(EVENTS[item])
+
+    async def tallied(self) -> list[int]:
+        return self.tally.value
+
+    async def silo(self) -> str:
+        return self.context.silo
+
+    async def leave(self, *, is_moving: bool) -> None:
+        if is_moving:
+            self.context.migrate_when_idle()
+        else:
+            self.context.deactivate_when_idle()
+
+
+class Journey:
+    """A cluster of two silos, and deliveries to the grain `Traveller/a`, like those of an agent."""
+
+    def __init__(self, silo: Silo) -> None:
+        self._silo = silo
+        self.reader = silo.grain(Traveller, "a")
+
+    async def deliver(self, name: str, *items: int, **more: Any) -> Delivered:
+        batch = WireBatch(
+            f"implicit/{name}/Traveller/on_{name}",
+            f"on_{name}",
+            name,
+            "a",
+            "q1",
+            more.pop("epoch", 1),
+            1,
+            False,
+            [Item(Token(1, item), msgspec.msgpack.encode(item)) for item in items],
+            **more,
+        )
+        deliver = self._silo.services.extensions.method("Traveller", ConsumerExtension.deliver, 5.0)
+        return await deliver("a", batch)
+
+    async def leave(self, *, is_moving: bool) -> None:
+        before = await self.reader.silo()
+        await self.reader.leave(is_moving=is_moving)
+        if is_moving:
+            assert await self.reader.silo() != before
+        else:
+            await until(lambda: not self._silo.assembly.catalog.find("Traveller", "a"))
+
+
+@pytest.fixture
+async def journey() -> AsyncIterator[Journey]:
+    def streams() -> PersistentStreams:
+        return PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
+
+    async with LocalCluster(silos=2, grains=[Traveller], streams={"default": streams}) as cluster:
+        yield Journey(cluster.silos[0])
+
+
+@pytest.mark.parametrize("is_moving", [True, False])
+async def test_handled_events_are_not_handled_again(journey: Journey, is_moving: bool) -> None:
+    """Another activation has no positions of plain handlers."""
+    await journey.deliver("plain", 1, 2)
+    await journey.leave(is_moving=is_moving)
+    assert (await journey.deliver("plain", 1, 2, 3)).done == 3
+    assert SEEN["travels"] == ([1, 2, 3] if is_moving else [1, 2, 1, 2, 3])
+
+
+async def test_positions_move_twice_even_if_nothing_was_delivered_between(journey: Journey) -> None:
+    await journey.deliver("plain", 1, 2)
+    await journey.leave(is_moving=True)
+    await journey.leave(is_moving=True)
+    assert (await journey.deliver("plain", 1, 2, 3)).done == 3
+    assert SEEN["travels"] == [1, 2, 3]
+
+
+async def test_the_epochs_of_queues_move(journey: Journey) -> None:
+    await journey.deliver("plain", 1, epoch=5)
+    await journey.leave(is_moving=True)
+    assert (await journey.deliver("plain", 2, epoch=4)).is_fenced
+
+
+async def test_positions_in_a_state_move_with_the_state(journey: Journey) -> None:
+    await journey.deliver("counted", 1, 2)
+    await journey.leave(is_moving=True)
+    assert (await journey.deliver("counted", 1, 2, 3)).done == 3
+    assert await journey.reader.tallied() == [1, 2, 3]
+
+
+async def test_events_that_are_not_acknowledged_by_hand_are_delivered_again(
+    journey: Journey,
+) -> None:
+    by_hand = ByHand("", "default")
+    await journey.deliver("held", 1, 2, 3, by_hand=by_hand)
+    await journey.reader.acknowledge(1)
+    await journey.leave(is_moving=True)
+    anew = ByHand("", "default", unacked_from=Token(1, 2))
+    assert (await journey.deliver("held", 4, by_hand=anew)).is_anew
+    reply = await journey.deliver("held", 1, 2, 3, 4, by_hand=by_hand)
+    assert (reply.done, reply.acked) == (4, Token(1, 1))
+    assert SEEN["travels"] == [1, 2, 3, 2, 3, 4]

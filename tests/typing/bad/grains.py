@@ -233,6 +233,8 @@ class WrongName(Grain):
 
 class WrongContext(Grain):
     async def use(self) -> None:
+        self.context.migrate_when_idle("silo-2:7000@1")  # E
+        self.context.migrate_when_idle(to=5)  # E
         self.context.keep_alive("1 min")  # E
         self.context.create_task(self.work)  # E
         self.context.create_task(5)  # E

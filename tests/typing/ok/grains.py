@@ -219,6 +219,25 @@ assert_type([HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM], list[Placement])
 # --- contracts -----------------------------------------------------------------------------------
 
 
+class Movable(Grain):
+    def __init__(self) -> None:
+        self._moves: list[str] = []
+
+    def on_dehydrate(self) -> list[str]:
+        return self._moves
+
+    def on_rehydrate(self, value: list[str]) -> None:
+        self._moves = value
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        if reason is DeactivationReason.MIGRATING:
+            self._moves.append("left")
+
+    async def leave(self, to: str) -> None:
+        self.context.migrate_when_idle()
+        self.context.migrate_when_idle(to=to)
+
+
 class CounterApi(Contract):
     async def add(self, by: int, *, times: int = 1) -> int:
         raise NotImplementedError

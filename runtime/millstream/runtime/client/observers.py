@@ -154,6 +154,10 @@ class Observers:
         """Never called: an observer has no states and no context."""
         raise NotInCluster(f"{activation}: only its client ends an observer")
 
+    def move(self, activation: Activation, to: str | None, /) -> None:
+        """Never called: an observer has no context."""
+        raise NotInCluster(f"{activation}: an observer stays in its client")
+
     def check_running(self) -> None:
         """Raise NotInCluster if the client was closed."""
         self._engine.turns.check_running()

@@ -9,7 +9,7 @@ its client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from millstream.runtime.calls.locator import Destination
@@ -154,6 +154,17 @@ class SiloRouter:
         """Remember that the grain is at `silo`."""
         if silo != self._address and self._member.is_live(silo):
             self._directory.locations.learn(kind, key, silo)
+
+    # -- moves
+
+    def find_others(self, kind: GrainKind) -> list[str]:
+        """Return the other active silos that host a grain type, sorted."""
+        return [silo for silo in self.silos_hosting(kind.name) if silo != self._address]
+
+    def choose_among(self, kind: GrainKind, key: str, silos: Sequence[str]) -> str:
+        """Choose one of some silos by the placement of the type."""
+        grain, loads, placement = f"{kind.name}/{key}", self._loads.known, self._placement_of(kind)
+        return choose_silo(placement, silos, self._address, grain, loads, self._roll)
 
     # -- the silos that host a type
 

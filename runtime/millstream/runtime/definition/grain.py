@@ -60,6 +60,7 @@ class DeactivationReason(Enum):
         REQUESTED: The grain called `deactivate_when_idle`.
         SILO_STOPS: The silo is stopping.
         STATE_CONFLICT: A write of a state conflicted with the stored row.
+        MIGRATING: The grain moves to another silo.
         DUPLICATE: Another activation of the grain has the newer registration in the directory.
     """
 
@@ -67,6 +68,7 @@ class DeactivationReason(Enum):
     REQUESTED = "requested"
     SILO_STOPS = "silo_stops"
     STATE_CONFLICT = "state_conflict"
+    MIGRATING = "migrating"
     DUPLICATE = "duplicate"
 
 
@@ -156,6 +158,7 @@ class Home(Protocol):
     def headers(self) -> Mapping[str, str]: ...
     def section(self, is_open: bool) -> AbstractContextManager[None]: ...
     def end_when_idle(self) -> None: ...
+    def move_when_idle(self, to: str | None) -> None: ...
     def keep_alive(self, seconds: float, /) -> None: ...
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
     def start_timer(
@@ -411,6 +414,31 @@ class GrainContext:
         `on_activate`, the call that activated the grain still runs.
         """
         self._home.end_when_idle()
+
+    def migrate_when_idle(self, *, to: str | None = None) -> None:
+        """Move this activation to another silo when its running turns have ended.
+
+        The grain continues there with its states, as they are in memory, and with the value of
+        `on_dehydrate`. Queued calls follow. Tasks, timers of run time and streamed results end, and
+        timers with `@timer` start again. If the move fails, the activation ends as usual, and the
+        next call activates the grain from its store. If no other silo can host the grain, nothing
+        happens.
+
+        ```python
+        class Game(Grain):
+            def on_dehydrate(self) -> Board: ...
+            def on_rehydrate(self, value: Board) -> None: ...
+        ```
+
+        Args:
+            to: The address of the new silo, as `silo` gives it there. None: the placement of the
+                class chooses another silo.
+
+        Raises:
+            ConfigError: `to` is no other active silo that can host the grain.
+            NotInCluster: The activation has ended.
+        """
+        self._home.move_when_idle(to)
 
     async def ack(self, event: Acknowledgeable, /) -> None:
         """Acknowledge an event of a subscription with `ack="manual"`, and all events before it.

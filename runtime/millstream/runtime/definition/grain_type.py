@@ -27,6 +27,7 @@ from .checks import (
 )
 from .markers import Declaration, GrainOptions, Mark, marks_of, role_of
 from .method import MethodSpec, source_of
+from .migration import MOVE_HOOKS, MoveHooks, find_move_hooks
 from .names import OBSERVER_SIGN, check_kind
 from .state import StateField
 from .streamed_method import StreamedMethod
@@ -50,6 +51,7 @@ class GrainType:
         marks: The marks of each marked method.
         local_names: The other names of the class, with the reason why they cannot be called.
         states: The states by attribute.
+        move_hooks: Its `on_dehydrate` and `on_rehydrate`, or None.
     """
 
     def __init__(self, cls: type[Any], source: str) -> None:
@@ -59,6 +61,7 @@ class GrainType:
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}
         self.states: dict[str, StateField[Any]] = {}
+        self.move_hooks: MoveHooks | None = None
         self.stub_code: dict[str, Any] = {}  # compiled by `stubs`, by source text
 
     @property
@@ -111,6 +114,9 @@ class GrainType:
         for spec in self.specs.values():
             with _names_known(f"{source_of(spec.fn)}: {spec.label}"):
                 spec.resolve()
+        if self.move_hooks is not None:
+            with _names_known(f"{self.source}: the hooks of a move"):
+                self.move_hooks.resolve()
         for name, field in self.states.items():
             with _names_known(f"{field.source}: {cls.__name__}.{name}"):
                 field.resolve(f"{field.source}: {cls.__name__}.{name}")
@@ -132,9 +138,10 @@ def define(cls: type[Any], frame: FrameType) -> None:
     grain_type = GrainType(cls, f"{frame.f_code.co_filename}:{frame.f_lineno}")
     localns = {**frame.f_locals, cls.__name__: cls} if frame.f_code.co_flags & 0x2 else {}
     for name in dir(cls):
-        if not (name.startswith("__") or name in HOOKS or name in OWN_NAMES):
+        if not (name.startswith("__") or name in HOOKS or name in OWN_NAMES or name in MOVE_HOOKS):
             _define_name(grain_type, cls, name, localns)
     check_hooks(cls, grain_type.source)
+    grain_type.move_hooks = find_move_hooks(cls, localns)
     check_init(cls, grain_type.source)
     check_states(grain_type.states, cls, grain_type.source)
     handlers = [name for name in grain_type.marks if name in grain_type.local_names]

@@ -100,6 +100,11 @@ class Parcels:
         return self._sent < self._stored
 
     @property
+    def is_calm(self) -> bool:
+        """Whether no write is under way, and every parcel is stored."""
+        return not self._asked and self.last == self._stored
+
+    @property
     def is_trimmed(self) -> bool:
         """Whether the row has no parcels that are already sent."""
         return self._in_row > self._sent

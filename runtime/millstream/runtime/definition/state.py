@@ -44,7 +44,7 @@ from .storage import Etag, StateStore
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Cursor", "State", "StateField", "StateOwner", "state"]
+__all__ = ["Cursor", "MovedState", "State", "StateField", "StateOwner", "state"]
 
 log = logging.getLogger("millstream.state")
 
@@ -72,6 +72,20 @@ class StoredState(msgspec.Struct, array_like=True):
             subscription: found if isinstance(found, dict) else {OLD_FORM: found}
             for subscription, found in self.cursors.items()
         }
+
+
+class MovedState(msgspec.Struct, array_like=True, frozen=True):
+    """A state on its way to another silo.
+
+    Attributes:
+        row: The stored row; None if there is none.
+        etag: The etag of the row.
+        value: The encoded value, if it differs from that of the row.
+    """
+
+    row: bytes | None
+    etag: Etag | None
+    value: bytes | None
 
 
 ERROR_CHARS_MAX = 1000  # characters of an error in the log
@@ -166,17 +180,43 @@ class State(Generic[S]):
         """
         row = await self._store.read(self._key)
         try:
-            stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
-            self._etag = None if row is None else row.etag
-            self._stored, self.cursors = bytes(stored.data), stored.positions()
-            self.parcels.load(ParcelRow(stored.origin, stored.first, stored.parcels))
-            self.restore()
+            data, etag = (None, None) if row is None else (row.data, row.etag)
+            self.rehydrate(MovedState(data, etag, None))
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
                 f"state `{self._field.attribute}`: row {show_text(repr(self._key))} of store "
                 f"{self._field.store!r} cannot be read as `{show_hint(self._field.codec.hint)}`: "
                 f"{error}; change the class so that it fits the row, or repair the row"
             ) from None
+
+    def dehydrate(self) -> MovedState:
+        """Return the state for another silo: the row, its etag, and the value if it differs.
+
+        Raises:
+            TypeError: The value cannot be encoded.
+            ValueError: A write is under way, so the row is not known.
+        """
+        if self._lock.locked() or not self.parcels.is_calm:
+            raise ValueError(f"{show_text(self._key)}: a write is under way")
+        data, row = self._encode(), None
+        if self._etag is not None:
+            row = make_row(self._stored, self.cursors, self.parcels.row(self.parcels.stored))
+        return MovedState(row, self._etag, None if data == self._seen else data)
+
+    def rehydrate(self, moved: MovedState) -> None:
+        """Continue with a state of another silo, without the store.
+
+        Raises:
+            TypeError: The row or the value is not of this type.
+            ValueError: As TypeError.
+        """
+        stored = StoredState(msgspec.Raw(NIL)) if moved.row is None else _decode_row(moved.row)
+        self._etag = moved.etag
+        self._stored, self.cursors = bytes(stored.data), stored.positions()
+        self.parcels.load(ParcelRow(stored.origin, stored.first, stored.parcels))
+        self.restore()
+        if moved.value is not None:
+            self.value = self._field.codec.decode(moved.value, self._runtime)
 
     def restore(self) -> None:
         """Decode the value again from the row that was last read or written."""
@@ -301,10 +341,8 @@ class State(Generic[S]):
         `write`.
         """
         if not self.parcels.is_trimmed:
-            await asyncio.shield(self._begin(self._store_trimmed))
-
-    async def _store_trimmed(self) -> None:
-        await self._store_row(self._stored, self._seen, {}, self.parcels.stored)
+            write = lambda: self._store_row(self._stored, self._seen, {}, self.parcels.stored)  # noqa: E731
+            await asyncio.shield(self._begin(write))
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
         """Start a task that ends with the activation.
@@ -352,19 +390,8 @@ class State(Generic[S]):
         """Run one write to its end after the earlier ones, even if its caller is cancelled."""
         self._joinable = None  # a value that is encoded later must not be stored earlier
         task = asyncio.ensure_future(self._run(write, asked))
-        task.add_done_callback(self._on_ended)
+        task.add_done_callback(partial(note_failed, self._key))
         return task
-
-    def _on_ended(self, write: asyncio.Task[None]) -> None:
-        """Retrieve the error of a write whose caller may be gone. A conflict has ended the
-        activation.
-        """
-        error = None if write.cancelled() else write.exception()
-        if error is not None:
-            text = show_text(str(error), ERROR_CHARS_MAX)
-            log.info(
-                "state %s was not written: %s: %s", show_text(self._key), type(error).__name__, text
-            )
 
     async def _run(
         self, write: Callable[[], Coroutine[Any, Any, None]], asked: WriteRequest | None
@@ -390,11 +417,24 @@ class State(Generic[S]):
         for ended in self._over:
             cursors.pop(ended, None)
         parcels = self.parcels.row(parcels_upto)
-        fields = (msgspec.Raw(data), cursors, *parcels)
-        row = _encode_row(fields if parcels.origin else fields[:2])
+        row = make_row(data, cursors, parcels)
         self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
         self._stored, self._seen, self.cursors = data, seen, cursors
         self.parcels.wrote(parcels)
+
+
+def note_failed(key: str, write: asyncio.Task[None]) -> None:
+    """Retrieve the error of a write whose caller may be gone. A conflict ends the activation."""
+    error = None if write.cancelled() else write.exception()
+    if error is not None:
+        text = show_text(str(error), ERROR_CHARS_MAX)
+        log.info("state %s was not written: %s: %s", show_text(key), type(error).__name__, text)
+
+
+def make_row(data: bytes, cursors: Mapping[str, Mapping[str, Cursor]], parcels: ParcelRow) -> bytes:
+    """Return the encoded row of a state."""
+    fields = (msgspec.Raw(data), cursors, *parcels)
+    return _encode_row(fields if parcels.origin else fields[:2])
 
 
 def wake(waiter: asyncio.Future[None], _: object) -> None:

@@ -217,6 +217,8 @@ class LocalCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the client, and stop the silos."""
+        """Close the client, and stop the silos. No grain moves, since all silos stop."""
         self._is_open = False
+        for silo in self.silos:
+            silo.assembly.catalog.mover.until_s = 0.0
         await asyncio.shield(self._stack.aclose())

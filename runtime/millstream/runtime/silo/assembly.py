@@ -23,6 +23,7 @@ from millstream.runtime.cluster.directory.directory import GrainDirectory
 from millstream.runtime.cluster.gateways import GatewayTarget, Loads
 from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.member import Member
+from millstream.runtime.cluster.migrations import Migrations
 from millstream.runtime.cluster.router import SiloRouter
 from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
 from millstream.runtime.definition.filters import CallFilters
@@ -156,6 +157,15 @@ class SiloAssembly:
             self.loads,
             self.client_searches,
             self.env.choice,
+        )
+        self.catalog.mover = Migrations(
+            self.address,
+            self.catalog,
+            self.targets,
+            self.references.kinds,
+            self.router.find_others,
+            self.router.choose_among,
+            self.options.migration_bytes_max,
         )
         engine.open(self.router, self.catalog.of, None)
         self._add_results(engine.new_tasks())

@@ -313,6 +313,8 @@ class SimCluster:
     async def close(self) -> None:
         """Stop all silos, one after the other."""
         self._is_closing = True
+        for silo in self.silos():
+            silo.assembly.catalog.mover.until_s = 0.0  # no grain moves, since all silos stop
         for name in self.names:
             await self.stop_silo(name)
         for service in (self._table_service, self._store_service):

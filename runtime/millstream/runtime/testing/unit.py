@@ -159,6 +159,7 @@ class UnitHome:
 
     Attributes:
         is_ending: Whether the grain has called `deactivate_when_idle`.
+        is_moving: Whether the grain has called `migrate_when_idle`.
         kept_alive_s: The seconds of each call of `keep_alive`.
         tasks: The tasks that the grain started by `create_task`.
         timers: The timers that the grain started by `context.timer`. Timers of methods with
@@ -174,7 +175,7 @@ class UnitHome:
     ) -> None:
         self.key, self.grain_id = key, grain_id(kind, key)
         self.runtime = self
-        self.is_ending = False
+        self.is_ending = self.is_moving = False
         self.kept_alive_s: list[float] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.timers: list[UnitTimer] = []
@@ -210,6 +211,10 @@ class UnitHome:
     def end_when_idle(self) -> None:
         """Record that the grain wants to end."""
         self.is_ending = True
+
+    def move_when_idle(self, to: str | None) -> None:
+        """Record that the grain wants to move."""
+        self.is_moving = True
 
     def keep_alive(self, seconds: float, /) -> None:
         """Record the seconds."""

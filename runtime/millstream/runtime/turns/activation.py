@@ -162,6 +162,11 @@ class Activation(TurnRule):
         """Start no further turns, and end once the running turns have ended."""
         self.owner.deactivate(self, DeactivationReason.REQUESTED)
 
+    def move_when_idle(self, to: str | None) -> None:
+        """Start no further turns, and continue in another silo once the running ones have ended."""
+        self.check_running()
+        self.owner.move(self, to)
+
     def on_conflict(self) -> None:
         """End this activation, because a refused write shows that its state is outdated."""
         self.owner.deactivate(self, DeactivationReason.STATE_CONFLICT)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from millstream.runtime.definition.grain import (
     DeactivationReason,
@@ -47,16 +47,21 @@ from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, ActivationState
 from .kind import GrainKind
+from .package import open_package, pack
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
-from .timers import ActivationTimer, TickSpec, make_tick
+from .timers import Timers, make_tick
 
-__all__ = ["Catalog", "Registrar"]
+__all__ = ["Catalog", "Former", "Mover", "Registrar"]
 
 log = logging.getLogger("millstream.catalog")
 
 HOOK_END_S = 1.0
 """Seconds that a life-cycle step may take to end after its deadline has cancelled it."""
+MOVED_PART = 0.8
+"""The part of the time of a stop during which activations are still sent to other silos."""
+UNMOVED = (DeactivationReason.STATE_CONFLICT, DeactivationReason.DUPLICATE)
+"""Reasons to end an activation whose states in memory are outdated."""
 FORCED_ITERATIONS = 10  # iterations of the event loop that cancelled turns get to unwind
 DRAIN_LOOK_S = 0.01
 
@@ -68,12 +73,43 @@ class Registrar(Protocol):
         """Register the activation without waiting, or return False if that is impossible."""
         ...
 
-    async def register(self, activation: Activation, /) -> str | None:
-        """Register the activation. Returns the silo that already has the grain, or None."""
+    async def register(self, activation: Activation, former: Former | None = None, /) -> str | None:
+        """Register the activation, in place of a former one if it is given. Returns None, or the
+        silo that has the grain, or "" if no silo has the former activation.
+        """
         ...
 
     async def unregister(self, activation: Activation, /) -> None:
         """Remove the directory entry of an activation that ends. Best effort: raises nothing."""
+
+
+class Former(NamedTuple):
+    """The activation in another silo that a new activation continues."""
+
+    silo: str
+    activation_id: int
+
+
+class Mover(Protocol):
+    """Sends activations to other silos."""
+
+    until_s: float
+
+    def may_move(self, activation: Activation, to: str | None, /) -> bool:
+        """Return whether another silo is suitable. Raises ConfigError if `to` is not."""
+        ...
+
+    async def send(self, activation: Activation, to: str, package: bytes, /) -> str:
+        """Send a package. Returns the new silo, or "" if the activation did not move."""
+        ...
+
+
+class Arrival(NamedTuple):
+    """A package that has arrived. `registered` gets whether the directory has the activation."""
+
+    former: Former
+    package: bytes
+    registered: asyncio.Future[bool]
 
 
 class Catalog:
@@ -84,11 +120,12 @@ class Catalog:
         store: returns the state store with a name. Raises ConfigError if there is none.
         learned: called with kind, key and silo when a registration is lost to that silo.
 
-    `registrar` is set before the first activation is requested. Tools and tests may set
-    `on_started` and `on_ended`: between these two calls the grain's own code may run.
+    `registrar` and `mover` are set before the first activation is requested. Tools and tests may
+    set `on_started` and `on_ended`: between these two calls the grain's own code may run.
     """
 
     registrar: Registrar
+    mover: Mover
 
     def __init__(
         self,
@@ -106,7 +143,7 @@ class Catalog:
         self._learned = learned
         self._next_id = 0
         self._activations: dict[str, dict[str, Activation]] = {}
-        self._timers: dict[int, list[ActivationTimer]] = {}  # by the id of their activation
+        self._timers = Timers(turns, tasks)
         self.is_accepting = True
         self._is_closed = False
         self.count = 0
@@ -151,15 +188,28 @@ class Catalog:
             raise NotHosted(f"{self._silo} does not host grain type {kind.name!r}")
         if not self.is_accepting:
             raise Rejected(f"{self._silo} is stopping: no new activation of {kind.name}")
-        self._next_id += 1
-        kind.owner = self
-        activation = activations[key] = Activation(kind, key, self._next_id)
-        self.count += 1
+        activation = self._make(kind, key)
         if kind.is_simple and self.registrar.register_now(activation):
             self._start_simple(activation)
         else:
             self._tasks.start(self._start(activation))
         return activation
+
+    def _make(self, kind: GrainKind, key: str, former_id: int = 0) -> Activation:
+        self._next_id = max(self._next_id, former_id) + 1  # a recovery prefers the higher id
+        kind.owner = self
+        activation = self.of(kind.name)[key] = Activation(kind, key, self._next_id)
+        self.count += 1
+        return activation
+
+    async def receive(self, kind: GrainKind, key: str, former: Former, package: bytes) -> bool:
+        """Continue an activation of another silo. Returns False if this silo cannot have it."""
+        if kind.hosted is None or not self.is_accepting or self.find(kind.name, key) is not None:
+            return False
+        registered: asyncio.Future[bool] = self._turns.loop.create_future()
+        activation = self._make(kind, key, former.activation_id)
+        self._tasks.start(self._start(activation, Arrival(former, package, registered)))
+        return await registered
 
     # -- starting
 
@@ -177,7 +227,7 @@ class Catalog:
             return
         activation.state = ActivationState.VALID
         activation.is_gated = False
-        self._start_timers(activation)
+        self._timers.start_marked(activation)
 
     def _construct(self, activation: Activation) -> Any:
         kind = activation.kind
@@ -194,10 +244,10 @@ class Catalog:
         }
         return construct(kind.hosted.cls, activation, states)
 
-    async def _start(self, activation: Activation) -> None:
+    async def _start(self, activation: Activation, arrival: Arrival | None = None) -> None:
         try:
             activation.go_on(ActivationState.REGISTERING)
-            winner = await self.registrar.register(activation)
+            winner = await register(self.registrar, activation, arrival)
             if winner is not None:
                 self._retire(activation, winner)
                 return
@@ -208,7 +258,7 @@ class Catalog:
             await self._run_hook(
                 activation,
                 spec,
-                partial(self._activate, activation),
+                partial(self._activate, activation, None if arrival is None else arrival.package),
                 partial(self._fail, activation),
             )
         except KeyboardInterrupt:
@@ -221,14 +271,18 @@ class Catalog:
             return
         if not activation.is_gone:  # gone: the start took too long and was abandoned
             activation.go_on(ActivationState.VALID)
-            self._start_timers(activation)
+            self._timers.start_marked(activation)
 
-    async def _activate(self, activation: Activation, request: Request) -> None:
+    async def _activate(
+        self, activation: Activation, package: bytes | None, request: Request
+    ) -> None:
         """Read the states and call the hook: all steps of a start that may take time."""
         activation.grain = self._construct(activation)
         request.spec.label = "reading its states"
+        is_moved = package is not None and self._rehydrate(activation, package)
         for state in states_of(activation.grain).values():
-            await state.read()
+            if not is_moved:
+                await state.read()
             if state.parcels.has_unsent and self.on_parcels is not None:
                 self.on_parcels(state)
         request.spec.label = request.spec.name
@@ -237,6 +291,18 @@ class Catalog:
         if activation.kind.arms_reminders:
             request.spec.label = "storing its reminders"
             await self._turns.extension_of(activation, REMINDERS).reminders.arm_marked()
+
+    def _rehydrate(self, activation: Activation, package: bytes) -> bool:
+        """Open the package of a moved activation. Returns False if the grain must start anew."""
+        try:
+            open_package(activation, self._turns, package)
+        except Exception:
+            text = "%s cannot continue where it was in another silo; it starts from its store"
+            log.exception(text, activation)
+            activation.ensure_mailbox().extensions.clear()
+            activation.grain = self._construct(activation)
+            return False
+        return True
 
     async def _run_hook(
         self,
@@ -284,7 +350,8 @@ class Catalog:
 
     def _retire(self, activation: Activation, winner: str) -> None:
         """Forward the waiting requests after a lost registration. No user code has run."""
-        self._learned(activation.kind.name, activation.key, winner)
+        if winner:
+            self._learned(activation.kind.name, activation.key, winner)
         self._turn_all_away(activation, winner)
 
     def _turn_all_away(self, activation: Activation, gone: str | Exception) -> None:
@@ -299,7 +366,7 @@ class Catalog:
         if activations.get(activation.key) is activation:
             del activations[activation.key]
         activation.abandon()
-        self._end_timers(activation)
+        self._timers.end(activation)
         self.count -= 1
         if activation.grain is not None:
             end_life(activation.grain, Ended(activation))
@@ -336,42 +403,33 @@ class Catalog:
         schedule: TimerSchedule,
     ) -> Timer:
         """Start a timer of an activation."""
-        return self._add_timer(activation, make_tick(method), schedule)
-
-    def _start_timers(self, activation: Activation) -> None:
-        """Start the timers of the marked methods of a grain."""
-        for name, schedule, timeout_s in activation.kind.timers:
-            method = getattr(activation.grain, name)
-            label = f"{activation.kind.name}.{name}"
-            self._add_timer(activation, TickSpec(method, label, timeout_s), schedule)
-
-    def _add_timer(
-        self, activation: Activation, spec: TickSpec, schedule: TimerSchedule
-    ) -> ActivationTimer:
-        all_timers = self._timers.setdefault(activation.id, [])
-        timer = ActivationTimer(activation, spec, schedule, self._turns, self._tasks, all_timers)
-        all_timers.append(timer)
-        return timer
-
-    def _end_timers(self, activation: Activation) -> None:
-        """Cancel the timers of an activation that has ended."""
-        for timer in list(self._timers.pop(activation.id, ())):
-            timer.cancel()
+        return self._timers.start(activation, make_tick(method), schedule)
 
     def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
         """End an activation once its running turns have ended.
 
         If an activation requests its own end while it starts, the call that woke it still runs.
         """
+        box = activation.mailbox
+        if box is not None and reason in UNMOVED:
+            box.move_to = None
         if activation.state.value >= ActivationState.DEACTIVATING.value:
             return
         hook = activation.kind.stopping_hook
         if hook and activation.grain is not None:
             getattr(activation.grain, hook)()  # lets a part's grain end turns that only wait
-        box = activation.mailbox
         if box is not None and RESULTS in box.extensions:
             box.extensions[RESULTS].results.stop(reason.value)
         activation.end_soon(reason)
+
+    def move(self, activation: Activation, to: str | None) -> None:
+        """End an activation as `deactivate` does, and continue in another silo.
+
+        Does nothing if no other silo is suitable. Raises ConfigError if `to` is not.
+        """
+        if self.mover.may_move(activation, to):
+            activation.ensure_mailbox().move_to = to or ""
+            self.deactivate(activation, DeactivationReason.MIGRATING)
 
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
         """End this activation, because another silo has a newer registration of the grain."""
@@ -406,29 +464,41 @@ class Catalog:
                 raise
             log.exception("%s: on_deactivate failed", activation)
         if not activation.is_gone:  # gone: the hook took too long and was abandoned
-            await self._forget(activation)
+            await self._forget(activation, pack_moving(activation))
 
-    async def _forget(self, activation: Activation) -> None:
+    async def _forget(self, activation: Activation, package: bytes | None = None) -> None:
         if self.on_ended is not None:
             self.on_ended(activation)
+        moved_to = ""
         try:
-            await self.registrar.unregister(activation)
+            if package is not None:
+                to = activation.ensure_mailbox().move_to or ""
+                moved_to = await self.mover.send(activation, to, package)
+            if not moved_to:
+                await self.registrar.unregister(activation)
         finally:
-            self._let_go(activation)
+            self._let_go(activation, moved_to)
 
-    def _let_go(self, activation: Activation) -> None:
+    def _let_go(self, activation: Activation, moved_to: str) -> None:
         """Remove an ended activation, and send its waiting requests on."""
+        if moved_to:
+            self._learned(activation.kind.name, activation.key, moved_to)
         entries = list(activation.ensure_mailbox().take_all())
         self._drop(activation)
         activation.mailbox = None
         for entry in entries:
-            entry.on_moved("")
+            entry.on_moved(moved_to)
 
     async def end_all(self, reason: DeactivationReason, within_s: float) -> None:
         """End every activation. Waits at most `within_s` for running turns."""
         self.is_accepting = False
-        deadline = self._turns.loop.time() + within_s
+        began_s, mover = self._turns.loop.time(), self.mover
+        deadline = began_s + within_s
+        mover.until_s = min(mover.until_s, began_s + within_s * MOVED_PART)
         for activation in self.all():
+            may_move = mover.until_s > began_s and moves_at_stop(activation)
+            if may_move and mover.may_move(activation, None):
+                activation.ensure_mailbox().move_to = ""
             self.deactivate(activation, reason)
             await self._turns.budget.spend()
         while self._tasks or self.count:
@@ -462,8 +532,42 @@ class Catalog:
         await self._tasks.aclose()
         for activation in self.all():
             activation.abandon()
-            self._end_timers(activation)
+            self._timers.end(activation)
         self._activations.clear()
+
+
+async def register(
+    registrar: Registrar, activation: Activation, arrival: Arrival | None
+) -> str | None:
+    """Register an activation. Returns the silo of the winner if another one is registered."""
+    if arrival is None:
+        return await registrar.register(activation)
+    winner: str | None = ""
+    try:
+        winner = await registrar.register(activation, arrival.former)
+    finally:
+        if not arrival.registered.done():
+            arrival.registered.set_result(winner is None)
+    return winner
+
+
+def pack_moving(activation: Activation) -> bytes | None:
+    """Return the package of an activation that moves, or None if it ends here."""
+    if activation.ensure_mailbox().move_to is None:
+        return None
+    try:
+        return pack(activation)
+    except Exception:
+        log.exception("%s does not move to another silo; it ends as usual", activation)
+        return None
+
+
+def moves_at_stop(activation: Activation) -> bool:
+    """Return whether an activation moves when its silo stops: it has something to take along."""
+    kind = activation.kind
+    assert kind.hosted is not None
+    carries = bool(kind.hosted.states) or kind.hosted.move_hooks is not None
+    return carries and not kind.is_system and activation.state is ActivationState.VALID
 
 
 def start_error(activation: Activation, error: BaseException) -> Exception:

@@ -41,6 +41,9 @@ class Owner(Protocol):
     def deactivate(self, activation: Any, reason: DeactivationReason, /) -> None:
         """End an activation once its running turns have ended."""
 
+    def move(self, activation: Any, to: str | None, /) -> None:
+        """End an activation as `deactivate` does, and continue in another silo."""
+
     def check_running(self) -> None:
         """Raise NotInCluster if the silo has ended."""
 

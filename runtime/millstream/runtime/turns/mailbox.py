@@ -102,6 +102,7 @@ class Mailbox:
         "interleaving_waiting",
         "is_awaited",
         "keep_until",
+        "move_to",
         "readers",
         "stop",
         "tasks",
@@ -121,6 +122,7 @@ class Mailbox:
         self.interleaving_waiting = 0
         self.is_awaited = False  # callers wait for the grain's location
         self.keep_until = 0.0
+        self.move_to: str | None = None  # its next silo: "" is any; None: it does not move
         self.stop: DeactivationReason | None = None
         self.first_turn_due = False  # the end was requested before the first call has run
         self.tasks: dict[asyncio.Task[Any], None] = {}

@@ -1,7 +1,7 @@
 """The timers of activations: each tick is a turn of its activation.
 
-Owns `ActivationTimer`. `catalog` keeps the timers of each activation, and `definition.timers`
-checks the times.
+Owns `ActivationTimer`, and the timers of each activation (`Timers`). `definition.timers` checks the
+times.
 
 Invariants:
 
@@ -28,7 +28,7 @@ from .activation import Activation
 from .request import RUNTIME_TASK, Request
 from .run import Turns, own_cancellation
 
-__all__ = ["ActivationTimer", "TickSpec", "make_tick"]
+__all__ = ["ActivationTimer", "TickSpec", "Timers", "make_tick"]
 
 log = logging.getLogger("millstream.timers")
 
@@ -214,6 +214,36 @@ class ActivationTimer:
             self.cancel()
         else:
             self._due = self._tasks.call_later(delay_s, self._tick)
+
+
+class Timers:
+    """The timers of all activations of a silo."""
+
+    def __init__(self, turns: Turns, tasks: Tasks) -> None:
+        self._turns = turns
+        self._tasks = tasks
+        self._all: dict[int, list[ActivationTimer]] = {}  # by the id of their activation
+
+    def start_marked(self, activation: Activation) -> None:
+        """Start the timers of the marked methods of a grain."""
+        for name, schedule, timeout_s in activation.kind.timers:
+            method = getattr(activation.grain, name)
+            label = f"{activation.kind.name}.{name}"
+            self.start(activation, TickSpec(method, label, timeout_s), schedule)
+
+    def start(
+        self, activation: Activation, spec: TickSpec, schedule: TimerSchedule
+    ) -> ActivationTimer:
+        """Start a timer of an activation."""
+        others = self._all.setdefault(activation.id, [])
+        timer = ActivationTimer(activation, spec, schedule, self._turns, self._tasks, others)
+        others.append(timer)
+        return timer
+
+    def end(self, activation: Activation) -> None:
+        """Cancel the timers of an activation that has ended."""
+        for timer in list(self._all.pop(activation.id, ())):
+            timer.cancel()
 
 
 def make_tick(method: Callable[[], Coroutine[Any, Any, None]]) -> TickSpec:

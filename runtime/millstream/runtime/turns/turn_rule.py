@@ -43,6 +43,7 @@ class ActivationState(Enum):
     GONE = 5
 
 
+ASKED_BY_GRAIN = (DeactivationReason.REQUESTED, DeactivationReason.MIGRATING)
 CREATING = ActivationState.CREATING
 VALID = ActivationState.VALID
 GONE = ActivationState.GONE
@@ -209,7 +210,7 @@ class TurnRule:
         if self.state.value >= ActivationState.DEACTIVATING.value:
             return
         box = self.ensure_mailbox()
-        if reason is not DeactivationReason.REQUESTED:
+        if reason not in ASKED_BY_GRAIN:
             box.first_turn_due = False
         elif box.stop is None:
             box.first_turn_due = self.state is not VALID

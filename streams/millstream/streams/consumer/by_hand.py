@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
@@ -127,6 +127,14 @@ class AcksByHand:
     def upto(self, queue: str) -> Token | None:
         """Return the token up to which the events of a queue are acknowledged; None if none is."""
         return self._upto.get(queue)
+
+    def all_acked(self) -> dict[str, Token]:
+        """Return the last acknowledged token of each queue."""
+        return dict(self._upto)
+
+    def continue_after(self, acked: Mapping[str, Token]) -> None:
+        """Continue after the acknowledgements of the activation that has moved here."""
+        self._upto.update(acked)
 
     def begins(self, batch: WireBatch) -> None:
         """Record that the handler receives a delivery."""

@@ -15,6 +15,8 @@ Invariants:
 - With `ack="manual"`, an acknowledged event is not handled again, and the reply acknowledges no
   event that the grain has not acknowledged.
 - One delivery of a subscription runs at a time, also on a reentrant grain and during a hand-over.
+- An activation that moves to another silo takes its positions along. Events that it has not
+  acknowledged by hand are delivered again, because the objects of these events stay behind.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+import msgspec
 
 from millstream.runtime import MillstreamError, Rejected, State
 from millstream.runtime.extending import ExtendedGrain, show_text
@@ -38,7 +42,7 @@ from .fresh import fresh_of
 from .old_positions import OldPositions
 from .on_error import error_handler
 from .on_gap import gap_of
-from .run import HandlerRun, Position
+from .run import HandlerRun, MovedPosition, Position
 
 __all__ = ["ConsumerExtension"]
 
@@ -47,10 +51,21 @@ log = logging.getLogger("millstream.consumer")
 ENDED_MAX = 1_000
 
 
+class MovedConsumer(msgspec.Struct, array_like=True, frozen=True):
+    """The extension of an activation that moves: its positions, and the names in `_ended`."""
+
+    positions: dict[str, MovedPosition]
+    ended: list[str]
+
+
+_encode_moved = msgspec.msgpack.Encoder().encode
+_decode_moved = msgspec.msgpack.Decoder(MovedConsumer).decode
+
+
 class ConsumerExtension:
     """The extension `streams` of an activation. `runs` is the class that runs its handlers."""
 
-    __slots__ = ("_ended", "_grain", "_old_positions", "_positions", "_removing")
+    __slots__ = ("_ended", "_grain", "_moved", "_old_positions", "_positions", "_removing")
     runs: ClassVar[type[HandlerRun]] = HandlerRun
 
     def __init__(self, grain: ExtendedGrain) -> None:
@@ -59,6 +74,7 @@ class ConsumerExtension:
         self._ended: dict[str, Position | None] = {}  # unsubscribed here, with the last position
         self._old_positions: OldPositions | None = None
         self._removing: dict[str, asyncio.Task[None]] = {}  # removals that are tried again
+        self._moved: dict[str, MovedPosition] = {}  # from another silo, until the first delivery
 
     @property
     def _old(self) -> OldPositions:
@@ -67,8 +83,23 @@ class ConsumerExtension:
             self._old_positions = OldPositions(self._grain)
         return self._old_positions
 
+    def dehydrate(self) -> bytes:
+        """Return the positions for the silo to which the activation moves."""
+        positions = {
+            name: position.dehydrate()
+            for name, position in self._positions.items()
+            if not position.is_over
+        }
+        return _encode_moved(MovedConsumer({**self._moved, **positions}, [*self._ended]))
+
+    def rehydrate(self, data: bytes) -> None:
+        """Continue with the positions of the activation that has moved here."""
+        moved = _decode_moved(data)
+        self._moved, self._ended = moved.positions, dict.fromkeys(moved.ended)
+
     def left(self, subscription: str) -> None:
         """Handle no more events of a subscription that the grain has unsubscribed."""
+        self._moved.pop(subscription, None)
         position = self._ended[subscription] = self._positions.pop(subscription, None)
         if position is not None:
             position.is_over = True
@@ -131,6 +162,9 @@ class ConsumerExtension:
             if is_in_the_middle(batch):
                 return Delivered(0, is_anew=True)
             position = self._positions[batch.subscription] = Position(self._grain, batch)
+            moved = self._moved.pop(batch.subscription, None)
+            if moved is not None:
+                position.rehydrate(moved)
             if position.state is not None:
                 self._old.look(position.state, self._positions)
         if batch.epoch < position.epochs.get(batch.queue, 0):

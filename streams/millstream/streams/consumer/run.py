@@ -35,7 +35,7 @@ from .batch import WireBatch
 from .by_hand import AckCalls, AcksByHand
 from .on_gap import gap_handler
 
-__all__ = ["HandlerRun", "Position"]
+__all__ = ["HandlerRun", "MovedPosition", "Position"]
 
 BODY_OF = attrgetter("body")
 
@@ -48,6 +48,14 @@ class Provider(Protocol):
 
     @property
     def ack_calls(self) -> AckCalls: ...
+
+
+class MovedPosition(msgspec.Struct, array_like=True, frozen=True):
+    """The progress of a subscription on its way to another silo, by queue."""
+
+    last: dict[str, Token]
+    epochs: dict[str, int]
+    acked: dict[str, Token]
 
 
 class Position:
@@ -128,6 +136,18 @@ class Position:
             provider: Provider = grain.part(batch.by_hand.provider)
             self.by_hand = AcksByHand(batch, provider.ack_calls)
         return self.by_hand
+
+    def dehydrate(self) -> MovedPosition:
+        """Return the progress for the silo to which the activation moves."""
+        acked = {} if self.by_hand is None else self.by_hand.all_acked()
+        return MovedPosition(self.last, self.epochs, acked)
+
+    def rehydrate(self, moved: MovedPosition) -> None:
+        """Continue with the progress of the activation that has moved here."""
+        self.last.update(moved.last)
+        self.epochs.update(moved.epochs)
+        if self.by_hand is not None:
+            self.by_hand.continue_after(moved.acked)
 
     async def idle(self) -> None:
         """Wait until no delivery runs: a former owner's delivery may still run on a reentrant

@@ -129,6 +129,23 @@ class DirectoryTarget(SystemTarget):
         question = Register(kind, key, silo, activation_id)
         return await self._directory.answer(question, version)
 
+    async def register_moved(
+        self,
+        kind: str,
+        key: str,
+        silo: str,
+        activation_id: int,
+        former_silo: str,
+        former_id: int,
+        version: int,
+    ) -> Entry | None:
+        """Replace the entry of a former activation, and return the stored entry, or None.
+
+        An entry without a silo means that this silo does not own the grain at its version.
+        """
+        question = Register(kind, key, silo, activation_id, former_silo, former_id)
+        return await self._directory.answer(question, version)
+
     async def lookup(self, kind: str, key: str, version: int) -> Entry | None:
         """Return the entry of a grain, or None.
 
@@ -322,22 +339,31 @@ class GrainDirectory:
         activation.version = own.register_here(activation.kind.name, activation.key, activation.id)
         return True
 
-    async def register(self, activation: Registered) -> str | None:
+    async def register(
+        self, activation: Registered, former: tuple[str, int] | None = None
+    ) -> str | None:
         """Register an activation before user code runs.
 
-        Returns the silo of the winner if another activation is registered, otherwise None. Raises
+        Args:
+            former: silo and id of the activation that this one continues. Its entry is replaced.
+
+        Returns None, or the silo that has the grain, or "" if the former entry is gone. Raises
         SiloUnavailable.
         """
         kind, key = activation.kind.name, activation.key
 
         async def ask(owner: str, version: int) -> Entry | None:
-            return await self._call(
-                owner, DirectoryTarget.register, kind, key, self._me, activation.id, version
-            )
+            if former is None:
+                method = DirectoryTarget.register
+                return await self._call(owner, method, kind, key, self._me, activation.id, version)
+            moved = DirectoryTarget.register_moved
+            own, old = (self._me, activation.id), former
+            return await self._call(owner, moved, kind, key, *own, *old, version)
 
         for attempt in range(RETRIES_MAX):
             entry = await self._settle(kind, key, ask)
-            assert entry is not None
+            if entry is None:
+                return ""
             if (entry.silo, entry.activation_id) != (self._me, activation.id):
                 return entry.silo
             if self._range.is_current(entry.version):

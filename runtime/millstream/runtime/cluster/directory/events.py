@@ -41,12 +41,17 @@ RecoveredRow = tuple[str, str, int, int]  # grain type, key, activation id, vers
 
 
 class Register(msgspec.Struct, frozen=True):
-    """A question: may this activation be the one activation of the grain?"""
+    """A question: may this activation be the one activation of the grain?
+
+    If a former silo is given, the activation continues that one, and may only replace its entry.
+    """
 
     kind: str
     key: str
     silo: str
     activation_id: int
+    former_silo: str = ""
+    former_id: int = 0
 
 
 class Lookup(msgspec.Struct, frozen=True):

@@ -3,8 +3,9 @@
 Invariants:
 
 - A grain has at most one entry.
-- An entry changes only if there is none, if its silo is dead, or if its silo registers again. The
-  entry of a client also changes if the client has attached to a silo later: see `CLIENT_KIND`.
+- An entry changes only if there is none, if its silo is dead, if its silo registers again, or if
+  the activation moves. The entry of a client also changes if the client has attached to a silo
+  later: see `CLIENT_KIND`.
 - An entry is removed only for the activation that it names.
 """
 
@@ -52,6 +53,19 @@ class Partition:
         entries[key] = entry
         return entry
 
+    def replace(self, kind: str, key: str, entry: Entry, former: tuple[str, int]) -> Entry | None:
+        """Replace the entry of a former activation. Returns the entry that is stored afterwards.
+
+        An entry of the same activation is replaced, too, because the answer may have been lost.
+        """
+        entries = self._types.get(kind, {})
+        found = entries.get(key)
+        own = (entry.silo, entry.activation_id)
+        if found is None or (found.silo, found.activation_id) not in (former, own):
+            return found
+        entries[key] = entry
+        return entry
+
     def unregister(self, kind: str, key: str, silo: str, activation_id: int) -> None:
         """Remove the entry if it still names this activation."""
         entries = self._types.get(kind, {})
@@ -63,7 +77,8 @@ class Partition:
         """Merge a survivor's entry. Returns the loser of a conflict, which must end, or None.
 
         The newer registration wins, and for a client the later attachment, independent of the order
-        of the answers.
+        of the answers. Of two registrations at one version, the higher id wins: an activation that
+        has moved has a higher id than before.
         """
         entries = self._types.setdefault(kind, {})
         found = entries.get(key)
@@ -103,5 +118,5 @@ def _attachment(entry: Entry) -> tuple[int, int, str]:
     return (entry.activation_id, entry.version, entry.silo)
 
 
-def _age(entry: Entry) -> tuple[int, str, int]:
-    return (entry.version, entry.silo, entry.activation_id)
+def _age(entry: Entry) -> tuple[int, int, str]:
+    return (entry.version, entry.activation_id, entry.silo)

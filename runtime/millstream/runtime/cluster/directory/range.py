@@ -273,10 +273,14 @@ class DirectoryRange:
             return self._refusal(asked)  # it reads in the table that it is dead
         return SendAnswer(asked.ticket, self._register(question))
 
-    def _register(self, question: Register) -> Entry:
+    def _register(self, question: Register) -> Entry | None:
         """Register by compare-and-set. A former gateway is told that its client has moved."""
         kind, key = question.kind, question.key
         entry = Entry(question.silo, question.activation_id, self.version)
+        if question.former_silo:
+            former = (question.former_silo, question.former_id)
+            stored = self._partition.replace(kind, key, entry, former)
+            return None if stored is None or self._is_dead(stored.silo) else stored
         found = self._partition.lookup(kind, key)
         stored = self._partition.register(kind, key, entry, self._is_dead)
         if found is not None and found.silo != stored.silo and not self._is_dead(found.silo):

@@ -1,0 +1,167 @@
+"""The moves of activations between silos.
+
+`Migrations` chooses the silo for an activation that leaves, and sends its package there.
+`MigrationTarget` takes the packages of other silos. `catalog` ends and starts the activations, and
+the directory replaces the entry by compare-and-set.
+
+Invariants:
+
+- The directory never has two entries. The new silo replaces exactly the entry of the activation
+  that sent the package; if that entry is gone or another one, the package is dropped.
+- While a package travels, both activations may be reported to a new owner of their range. The new
+  one has the higher id, so its entry wins.
+- An activation whose move fails, for whatever reason, ends as usual. The next call activates the
+  grain from its store.
+
+Source: `ActivationMigrationManager` of Orleans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from millstream.runtime.calls.system_target import SystemTarget, Targets
+from millstream.runtime.definition.markers import timeout
+from millstream.runtime.errors import ConfigError, MillstreamError
+from millstream.runtime.text import show_text
+from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.catalog import Catalog, Former
+from millstream.runtime.turns.kind import GrainKind
+
+__all__ = ["MIGRATIONS_MAX", "MigrationTarget", "Migrations"]
+
+log = logging.getLogger("millstream.migrations")
+
+MIGRATIONS_MAX = 100
+"""Packages that one silo sends at the same time, and that it takes at the same time."""
+SENT_WITHIN_S = 5.0
+"""Seconds for the new silo to register the grain."""
+
+
+class Kinds(Protocol):
+    """The kinds of this process."""
+
+    def get(self, name: str, /) -> GrainKind | None: ...
+
+
+class MigrationTarget(SystemTarget):
+    """The `$migration` target: it takes the packages of other silos."""
+
+    target_name = "$migration"
+
+    def __init__(self, migrations: Migrations) -> None:
+        self._migrations = migrations
+
+    @timeout(SENT_WITHIN_S)
+    async def accept(
+        self, name: str, key: str, silo: str, activation_id: int, package: bytes
+    ) -> bool:
+        """Continue an activation of another silo here. Returns whether the grain is here now."""
+        return await self._migrations.take(name, key, Former(silo, activation_id), package)
+
+
+class Migrations:
+    """The moves of one silo.
+
+    Args:
+        kinds: the kinds of this process, by name.
+        find_others: returns the other silos that are suitable for a grain type, sorted.
+        choose: returns one of these silos for a grain.
+        package_bytes_max: the size of the largest package that is sent or taken.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        catalog: Catalog,
+        targets: Targets,
+        kinds: Kinds,
+        find_others: Callable[[GrainKind], Sequence[str]],
+        choose: Callable[[GrainKind, str, Sequence[str]], str],
+        package_bytes_max: int,
+    ) -> None:
+        self._address = address
+        self._catalog = catalog
+        self._targets = targets
+        self._kinds = kinds
+        self._find_others = find_others
+        self._choose = choose
+        self._package_bytes_max = package_bytes_max
+        self._sending = asyncio.Semaphore(MIGRATIONS_MAX)
+        self._taking = 0
+        self.until_s = math.inf
+        """The time of the loop after which no package is sent, because the silo stops."""
+        targets.add(MigrationTarget(self))
+
+    # -- leaving
+
+    def may_move(self, activation: Activation, to: str | None) -> bool:
+        """Return whether another silo is suitable for an activation.
+
+        Raises ConfigError if `to` is given and is not suitable.
+        """
+        others = self._find_others(activation.kind)
+        if to is None or to == self._address:
+            return bool(others) and to is None
+        if to not in others:
+            known = ", ".join(others) or "none"
+            raise ConfigError(
+                f"{activation}: migrate_when_idle(to={show_text(repr(to))}): no other active silo "
+                f"with this address can host the grain; suitable: {known}"
+            )
+        return True
+
+    async def send(self, activation: Activation, to: str, package: bytes) -> str:
+        """Send the package of an activation. Returns its new silo, or "" if it did not move.
+
+        Args:
+            to: the address of the new silo; empty: any suitable one.
+        """
+        if len(package) > self._package_bytes_max:
+            text = "%s does not move: its package has %d bytes, migration_bytes_max is %d"
+            log.warning(text, activation, len(package), self._package_bytes_max)
+            return ""
+        async with self._sending:
+            others = self._find_others(activation.kind)
+            if not others or asyncio.get_running_loop().time() >= self.until_s:
+                return ""
+            silo = to if to in others else self._choose(activation.kind, activation.key, others)
+            if not await self._is_taken(activation, silo, package):
+                return ""
+            activation.version = 0  # recoveries must not report it any more
+            return silo
+
+    async def _is_taken(self, activation: Activation, silo: str, package: bytes) -> bool:
+        try:
+            return await self._targets.call(
+                silo,
+                MigrationTarget.target_name,
+                MigrationTarget.accept,
+                activation.kind.name,
+                activation.key,
+                self._address,
+                activation.id,
+                package,
+            )
+        except MillstreamError as error:
+            text = "%s did not move to %s: %s: %s"
+            log.info(text, activation, silo, type(error).__name__, error)
+            return False
+
+    # -- arriving
+
+    async def take(self, name: str, key: str, former: Former, package: bytes) -> bool:
+        """Continue an activation of another silo here. Returns False if that is impossible."""
+        kind = self._kinds.get(name)
+        is_full = self._taking >= MIGRATIONS_MAX or len(package) > self._package_bytes_max
+        if kind is None or is_full:
+            return False
+        self._taking += 1
+        try:
+            return await self._catalog.receive(kind, key, former, package)
+        finally:
+            self._taking -= 1
