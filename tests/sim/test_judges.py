@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import AsyncMock
@@ -19,6 +20,9 @@ from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
 from millstream.runtime import State
 from millstream.runtime.client.observers import Observers
+from millstream.runtime.cluster.directory.partition import Entry, Partition
+from millstream.runtime.cluster.migrations import Migrations
+from millstream.runtime.definition.state import MovedState
 from millstream.runtime.reminders.deliveries import Deliveries
 from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
 from millstream.runtime.testing import CallEnded, SimStateStore
@@ -278,6 +282,37 @@ def test_an_occurrence_that_is_repeated_without_a_fault_is_noticed(
 
     monkeypatch.setattr(GrainReminders, "fire", twice)
     assert is_noticed("calls", "is repeated without a fault")
+
+
+def test_a_moved_grain_that_replaces_any_entry_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(self: Partition, kind: str, key: str, entry: Entry, former: object) -> Entry:
+        self._types.setdefault(kind, {})[key] = entry
+        return entry
+
+    async def takes_again(self: Migrations, *arguments: Any) -> bool:
+        self._tasks = getattr(self, "_tasks", [])
+        self._tasks.append(asyncio.ensure_future(repeat(self, *arguments)))
+        return await take(self, *arguments)
+
+    async def repeat(self: Migrations, *arguments: Any) -> None:
+        await asyncio.sleep(3.0)
+        await take(self, *arguments)
+
+    take = Migrations.take
+    monkeypatch.setattr(Migrations, "take", takes_again)
+    assert not run_seed("calls", 1).failure  # a package that comes twice is dropped
+    monkeypatch.setattr(Partition, "replace", replace)
+    assert is_noticed("calls", "while live in")
+
+
+def test_a_state_that_is_older_after_a_move_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    dehydrate, first = State.dehydrate, dict[str, MovedState]()
+
+    def stale(self: State[Any]) -> MovedState:
+        return first.setdefault(self.key, dehydrate(self))
+
+    monkeypatch.setattr(State, "dehydrate", stale)
+    assert is_noticed("calls", "a state has changed on its way to another silo")
 
 
 def test_an_item_of_a_streamed_result_that_is_lost_is_noticed(
