@@ -57,7 +57,15 @@ from .definition.grain import (
 )
 from .definition.markers import always_interleave, one_way, open_to, read_only, shielded, timeout
 from .definition.observer import Observer
-from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
+from .definition.placement import (
+    HASHED,
+    LEAST_ACTIVATIONS,
+    PREFER_LOCAL,
+    RANDOM,
+    Placement,
+    StatelessWorker,
+    stateless_worker,
+)
 from .definition.reference import is_reference, with_options
 from .definition.reminders import Occurrence, Reminder, Reminders, reminder
 from .definition.state import State, StateField, state
@@ -205,6 +213,7 @@ __all__ = [
     "State",
     "StateField",
     "StateStore",
+    "StatelessWorker",
     "Status",
     "StopReason",
     "StorageError",
@@ -228,6 +237,7 @@ __all__ = [
     "serve",
     "shielded",
     "state",
+    "stateless_worker",
     "timeout",
     "timer",
     "with_options",

@@ -14,6 +14,12 @@ import time
 from contextvars import Context
 
 
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 class Env:
     """The wall clock, random numbers and ids of one silo or client.
 

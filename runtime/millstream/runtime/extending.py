@@ -24,7 +24,13 @@ from .codec.hooks import register_hook as register_opened
 from .codec.types import bare, show_hint, union_members
 from .codec.unions import needs_wrappers
 from .damage import DamageLog
-from .definition.grain import Contract, Program, is_reentrant, states_of
+from .definition.grain import (
+    Contract,
+    Program,
+    is_reentrant,
+    is_stateless_worker,
+    states_of,
+)
 from .definition.grain_type import GrainType
 from .definition.headers import check_headers
 from .definition.markers import Declaration, Mark, add_mark, marks_of, open_to, stopping
@@ -105,6 +111,7 @@ __all__ = [
     "is_first_host",
     "is_grain",
     "is_reentrant",
+    "is_stateless_worker",
     "isolated",
     "kind_of",
     "load_plugin",

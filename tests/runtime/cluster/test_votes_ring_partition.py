@@ -33,7 +33,7 @@ from millstream.runtime import (
 from millstream.runtime.cluster.changes import tell_changes, what_happened
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
-from millstream.runtime.cluster.placement import choose_silo, placement_in
+from millstream.runtime.cluster.placement import HostedTypes, choose_silo, placement_in
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, find_gained, hash_of
 from millstream.runtime.cluster.votes import (
     declare_dead,
@@ -631,6 +631,16 @@ def test_the_first_active_host_of_a_type_says_how_it_is_placed() -> None:
 def test_a_strategy_that_is_not_named_or_not_known_is_random() -> None:
     assert placement_in(view(hosting("a:1@1", "of a later version")), "K") is RANDOM
     assert placement_in(view(row("a:1@1", grain_types=("K",))), "K") is RANDOM
+
+
+def test_a_row_names_the_strategy_of_stateless_workers() -> None:
+    found = HostedTypes(view(hosting("a:1@1", "stateless_worker"))).of("K", None)
+    assert found is not None and found.is_worker and found.silos == ("a:1@1",)
+    old = HostedTypes(view(row("a:1@1", grain_types=("K",)))).of("K", None)
+    assert old is not None and not old.is_worker
+    assert HostedTypes(view()).of("K", None) is None
+    # a version without workers, which reads this row, places calls at random
+    assert placement_in(view(hosting("a:1@1", "stateless_worker")), "K") is RANDOM
 
 
 @pytest.mark.parametrize(

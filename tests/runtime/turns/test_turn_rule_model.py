@@ -1,4 +1,6 @@
-"""The turn rule compared with a model of plain lists after each random event."""
+"""The turn rule compared with a model of plain lists after each random event, and the choice among
+stateless workers with a model of its own.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from tests.call_count import calls_of
 from tests.examples import examples
 
 from millstream.runtime import DeactivationReason, Overloaded
+from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.turns.activation import Activation, ActivationState
 from millstream.runtime.turns.mailbox import WaitingBytes
 from millstream.runtime.turns.request import Request
+from millstream.runtime.turns.workers import QUIET_LOOKS, WorkerActivation, WorkerTable
 
 
 class Entry:
@@ -261,3 +265,286 @@ def test_withdrawn_entries_are_counted_as_they_are_met() -> None:
     assert box.withdrawn == 2
     assert [box.take_first() for _ in range(2)] == entries[:2]
     assert box.withdrawn == 0
+
+
+# --- pools of stateless workers ------------------------------------------------------------------
+
+KEYS = ["a", "b"]
+
+
+async def method(self: object) -> None: ...
+
+
+CALL = MethodSpec("K", "method", method, [])
+TICK: Any = SimpleNamespace(label="tick")
+
+
+class Waiting:
+    """A waiting call or tick that records its events."""
+
+    def __init__(self, spec: Any = CALL) -> None:
+        self.request = Request(None, None, None, spec, 0.0, 1)
+        self.is_withdrawn = False
+        self.size_bytes = 3
+        self.grants = 0
+        self.moves = 0
+        self.takes = True
+
+    def grant(self) -> bool:
+        self.grants += 1
+        return self.takes
+
+    def on_moved(self, silo: str) -> None:
+        self.moves += 1
+
+    def fail(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+
+def make_kind(account: WaitingBytes, end: Any) -> Any:
+    owner = SimpleNamespace(end=end)
+    return SimpleNamespace(name="K", waiting_calls_max=1000, waiting_bytes=account, owner=owner)
+
+
+class PoolsBesideModel(RuleBasedStateMachine):
+    """The workers of two keys. The machine plays the catalog and the callers."""
+
+    @initialize(most=st.integers(1, 4))
+    def begin(self, most: int) -> None:
+        self.most = most
+        self.account = WaitingBytes(10**6, 10**6)
+        self.kind = make_kind(self.account, self._end)
+        self.table = WorkerTable(most)
+        self.count = 0
+        self.entries: list[Waiting] = []  # those that run or wait
+        self.starting: list[Any] = []
+        self.ending: list[Any] = []
+
+    def _end(self, worker: Any, reason: DeactivationReason) -> None:
+        assert worker.running is None
+        worker.state = ActivationState.DEACTIVATING
+        worker.is_gated = True
+        self.ending.append(worker)
+
+    def pool(self, key: str) -> list[Any]:
+        return [worker for worker in self.table.all() if worker.key == key]
+
+    def running(self) -> list[Waiting]:
+        return [entry for entry in self.entries if entry.request.activation is not None]
+
+    def waiting(self) -> list[Waiting]:
+        return [entry for entry in self.entries if entry.request.activation is None]
+
+    @rule(key=st.sampled_from(KEYS))
+    def arrives(self, key: str) -> None:
+        before = self.pool(key)
+        idle = [worker for worker in before if not worker.is_gated]
+        worker = self.table.get(key)
+        if idle:
+            assert worker is idle[0]
+        elif len(before) < self.most:
+            assert worker is None
+            self.count += 1
+            worker = self.table.add(self.kind, key, self.count)
+            self.starting.append(worker)
+        else:
+            live = [one for one in before if not one.is_ending]
+            fewest = min((self.waits_at(one) for one in live), default=None)
+            assert worker in before
+            assert fewest is None or (worker in live and self.waits_at(worker) == fewest)
+        entry = Waiting()
+        self.entries.append(entry)
+        if not worker.try_enter(entry.request):
+            worker.queue(entry)
+
+    def waits_at(self, worker: Any) -> int:
+        return sum(not entry.is_withdrawn for entry in worker.mailbox.waiting)
+
+    @precondition(lambda self: self.starting)
+    @rule(at=st.integers(0, 9), fails=st.booleans())
+    def starts(self, at: int, fails: bool) -> None:
+        worker = self.starting.pop(at % len(self.starting))
+        if fails:
+            self.vanishes(worker)
+        else:
+            worker.go_on(ActivationState.VALID)
+            self.drop_refused()
+
+    @precondition(lambda self: self.ending)
+    @rule(at=st.integers(0, 9))
+    def ends(self, at: int) -> None:
+        self.vanishes(self.ending.pop(at % len(self.ending)))
+
+    def vanishes(self, worker: Any) -> None:
+        self.table.remove(worker)
+        for entry in worker.mailbox.take_all():
+            assert entry.grants == 0
+            self.entries.remove(entry)
+        worker.abandon()
+
+    @precondition(lambda self: self.running())
+    @rule(at=st.integers(0, 9))
+    def turn_ends(self, at: int) -> None:
+        running = self.running()
+        entry = running[at % len(running)]
+        self.entries.remove(entry)
+        entry.request.done = True
+        entry.request.activation.leave(entry.request)
+        self.drop_refused()
+
+    def drop_refused(self) -> None:
+        self.entries = [one for one in self.entries if one.takes or not one.grants]
+
+    @precondition(lambda self: self.waiting())
+    @rule(at=st.integers(0, 9), withdraws=st.booleans())
+    def caller_goes(self, at: int, withdraws: bool) -> None:
+        """A caller gives up: at once, or it is found gone when its turn is granted."""
+        waiting = self.waiting()
+        entry = waiting[at % len(waiting)]
+        if not withdraws:
+            entry.takes = False
+            return
+        self.entries.remove(entry)
+        (place,) = [w for w in self.table.all() if entry in list(w.ensure_mailbox().waiting)]
+        place.withdraw(entry)
+
+    @rule(key=st.sampled_from(KEYS), at=st.integers(0, 3))
+    def is_asked_to_end(self, key: str, at: int) -> None:
+        pool = self.pool(key)
+        if pool:
+            pool[at % len(pool)].end_soon(DeactivationReason.IDLE)
+
+    @invariant()
+    def holds(self) -> None:
+        for key in KEYS:
+            pool = self.pool(key)
+            assert len(pool) <= self.most
+            assert (key in self.table) == bool(pool)
+            assert not pool or self.table[key] is pool[0]
+            for worker in pool:
+                worker.check()
+                is_free = not worker.is_gated
+                assert not (is_free and any(self.waits_at(one) for one in pool)), "a call waits"
+        crowded = {pool.workers[0].key for pool in self.table.list_crowded()}
+        assert crowded == {key for key in KEYS if len(self.pool(key)) > 1}
+        assert all(entry.grants <= 1 for entry in self.entries)
+        assert self.account.used == 3 * len(self.waiting())
+
+
+PoolsBesideModel.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
+TestPools = PoolsBesideModel.TestCase
+
+
+# --- single cases of pools -----------------------------------------------------------------------
+
+
+def make_pool(count: int) -> tuple[WorkerTable, list[WorkerActivation]]:
+    """Return a table and valid, idle workers of the key "a"."""
+    kind = make_kind(WaitingBytes(100, 100), lambda worker, reason: None)
+    table = WorkerTable(count)
+    workers = [table.add(kind, "a", number) for number in range(count)]
+    for worker in workers:
+        worker.go_on(ActivationState.VALID)
+    return table, workers
+
+
+def occupy(table: WorkerTable) -> Request:
+    request = Request(None, None, None, CALL, 0.0, 1)
+    assert table.get("a").try_enter(request)
+    return request
+
+
+def release(request: Request) -> None:
+    request.done = True
+    request.activation.leave(request)
+
+
+def looks(table: WorkerTable, count: int) -> list[WorkerActivation | None]:
+    (pool,) = table.list_crowded()
+    return [pool.find_surplus(lambda worker: worker.is_idle) for _ in range(count)]
+
+
+def test_a_tick_stays_with_its_worker_and_calls_behind_it_do_not() -> None:
+    table, (one, two) = make_pool(2)
+    running = [occupy(table), occupy(table)]
+    tick, call = Waiting(TICK), Waiting()
+    one.queue(tick)
+    one.queue(call)
+    release(running[1])
+    assert (tick.grants, call.grants) == (0, 1) and call.request.activation is two
+    release(running[0])
+    assert tick.grants == 1 and tick.request.activation is one
+
+
+def test_a_worker_that_becomes_free_relieves_the_longest_mailbox_first() -> None:
+    table, (one, two, three) = make_pool(3)
+    running = [occupy(table) for _ in range(3)]
+    entries = [Waiting() for _ in range(4)]
+    for place, entry in zip([one, two, two, two], entries, strict=True):
+        place.queue(entry)
+    release(running[2])
+    assert [entry.grants for entry in entries] == [0, 1, 0, 0]
+    assert entries[1].request.activation is three
+
+
+def test_a_surplus_worker_is_found_after_quiet_looks_and_the_last_ones_go_first() -> None:
+    table, workers = make_pool(3)
+    found = looks(table, QUIET_LOOKS + 1)  # the first look still sees the growth of the pool
+    assert found == [None] * QUIET_LOOKS + [workers[2]]
+    table.remove(workers[2])
+    assert looks(table, 1) == [workers[1]]
+    table.remove(workers[1])
+    assert table.list_crowded() == [] and table.get("a") is workers[0]
+
+
+def test_workers_that_the_load_needs_between_looks_are_no_surplus() -> None:
+    table, workers = make_pool(3)
+    found: WorkerActivation | None = None
+    for _ in range(3 * QUIET_LOOKS):
+        one, two = occupy(table), occupy(table)
+        release(one)
+        release(two)
+        (found,) = looks(table, 1)
+        assert found in (None, workers[2])
+    assert found is workers[2]
+    table.remove(workers[2])
+    one, two = occupy(table), occupy(table)
+    assert looks(table, QUIET_LOOKS + 1) == [None] * (QUIET_LOOKS + 1)
+
+
+def test_a_busy_worker_is_no_surplus_and_a_pool_ends_one_worker_at_a_time() -> None:
+    table, workers = make_pool(3)
+    running = [occupy(table) for _ in range(3)]
+    release(running[0])
+    release(running[1])
+    assert looks(table, QUIET_LOOKS + 1)[-1] is workers[1]
+    workers[1].end_soon(DeactivationReason.IDLE)
+    assert workers[1].is_ending
+    assert looks(table, 3) == [None] * 3
+    table.remove(workers[1])
+    assert looks(table, 1) == [workers[0]]
+
+
+def test_a_call_never_gets_a_worker_that_ends_unless_all_do() -> None:
+    table, (one, two) = make_pool(2)
+    running = [occupy(table), occupy(table)]
+    one.end_soon(DeactivationReason.IDLE)
+    assert table.get("a") is two
+    two.end_soon(DeactivationReason.IDLE)
+    assert table.get("a") is one
+    assert len(running) == 2
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_pool_grows_by_one_worker_for_each_call_that_finds_none_idle(most: int) -> None:
+    kind = make_kind(WaitingBytes(100, 100), lambda worker, reason: None)
+    table = WorkerTable(most)
+    for number in range(most):
+        assert table.get("a") is None
+        table.add(kind, "a", number).go_on(ActivationState.VALID)
+        occupy(table)
+    assert table.get("a") is table["a"]
+    with pytest.raises(AssertionError, match="too many workers"):
+        table.add(kind, "a", 99)

@@ -24,6 +24,7 @@ from millstream.runtime import (
     reminder,
     shielded,
     state,
+    stateless_worker,
     timeout,
     timer,
     with_options,
@@ -148,6 +149,18 @@ class WrongMarks(Grain):
 
 @grain(placement="prefer_local")  # E
 class PlacementAsText(Grain): ...
+
+
+@grain(placement=stateless_worker(4))  # E
+class LimitByPosition(Grain): ...
+
+
+@grain(placement=stateless_worker)  # E
+class WorkerWithoutCall(Grain): ...
+
+
+@grain(placement=stateless_worker(max_local="4"))  # E
+class LimitAsText(Grain): ...
 
 
 @grain(nmae="Counter")  # E

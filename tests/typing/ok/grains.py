@@ -40,6 +40,7 @@ from millstream.runtime import (
     Runtime,
     State,
     StateField,
+    StatelessWorker,
     Timer,
     always_interleave,
     grain,
@@ -51,6 +52,7 @@ from millstream.runtime import (
     reminder,
     shielded,
     state,
+    stateless_worker,
     timeout,
     timer,
     with_options,
@@ -203,6 +205,20 @@ class Hub(Airport):
 @grain
 class Small(Grain):
     async def nothing(self) -> None: ...
+
+
+@grain(placement=stateless_worker(max_local=4))
+class Resizer(Grain):
+    async def resize(self, width: int) -> int:
+        return width
+
+
+@grain(placement=stateless_worker())
+class Decoder(Grain): ...
+
+
+@grain(placement=StatelessWorker(2))
+class Encoder(Grain): ...
 
 
 @grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False)

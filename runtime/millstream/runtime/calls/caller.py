@@ -224,7 +224,8 @@ class Caller:
         if activation.try_enter(request) or await self.wait_turn(activation, request):
             if spec.is_shielded:
                 self._turns.unwatch(request)
-            result = await self._turns.begin(activation, request, args)
+            entered = request.activation  # a stateless worker may take calls of another one
+            result = await self._turns.begin(entered, request, args)
             return spec.isolate_result(result, kind.runtime)
         return await self._route(None, kind, key, args, request)
 
@@ -347,7 +348,7 @@ class Caller:
                     if destination.try_enter(request) or await self.wait_turn(
                         destination, request, len(body)
                     ):
-                        return await self._run_here(destination, kind, args, request)
+                        return await self._run_here(request.activation, kind, args, request)
                     destination = None
                     continue  # it ended normally: the next one is here too, so this is no redirect
                 if destination.writer.is_ready or await self._is_reached(

@@ -10,6 +10,7 @@ from millstream.runtime.errors import CallCycle
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.flows import is_in_section
 from millstream.runtime.turns.request import Request, path_to, waits_for
+from millstream.runtime.turns.workers import Pool, WorkerActivation
 
 __all__ = ["check_cycle", "name_blockers", "note_blockers"]
 
@@ -17,15 +18,25 @@ __all__ = ["check_cycle", "name_blockers", "note_blockers"]
 def check_cycle(activation: Activation, request: Request) -> None:
     """Raise CallCycle if a turn that blocks the request waits for this request itself.
 
-    A turn in whose section the request is does not block it.
+    A turn in whose section the request is does not block it. A call to stateless workers is in a
+    cycle only if each worker of the pool waits for it, because any worker may take the call.
     """
     blocking = [turn for turn in activation.blocking() if not is_in_section(request, turn)]
     if any(waits_for(turn, request) for turn in blocking):
+        if isinstance(activation, WorkerActivation) and not is_whole_pool_waiting(
+            activation.pool, request
+        ):
+            return
         target = str(activation)
         path: list[str] = []
         for name in path_to(request):  # turns before the target are no part of the cycle
             path = [name] if name == target else [*path, name]
         raise CallCycle(*path, target)
+
+
+def is_whole_pool_waiting(pool: Pool, request: Request) -> bool:
+    """Return True if each worker of a pool runs a turn that waits for the request."""
+    return all(any(waits_for(turn, request) for turn in one.blocking()) for one in pool.workers)
 
 
 def name_blockers(activation: Activation) -> str:

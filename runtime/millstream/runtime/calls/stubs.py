@@ -109,6 +109,7 @@ async def {name}{signature}:
                 return await _ms_call(
                     _ms_kind, {key}, _ms_spec_{index}, ({arguments}),
                     _ms_max(_ms_req.deadline - _ms_time(), {shortest}))
+            _ms_act = _ms_req.activation
         else:
             _ms_act.is_gated = True
             _ms_act.is_used = True

@@ -1,7 +1,8 @@
-"""The choice of a silo for a new activation, and the strategies that silos report for it. Pure.
+"""The choice of a silo for a new activation, and the data that silos report for it. Pure.
 
-The choice is among the given candidates, sorted: active silos that host the grain type. The
-function `roll`, an argument, is the only source of chance.
+`HostedTypes` owns the placement of each grain type in one view of the membership: its strategy and
+the silos that may host it. `choose_silo` applies a built-in strategy. The choice is among the given
+candidates, sorted. The function `roll`, an argument, is the only source of chance.
 """
 
 from __future__ import annotations
@@ -11,19 +12,30 @@ from collections.abc import Callable, Mapping, Sequence
 import xxhash
 
 from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
     PREFER_LOCAL,
     RANDOM,
     Placement,
+    PlacementStrategy,
+    StatelessWorker,
 )
 
-from .table import Status, TableView, by_address
+from .table import MemberRow, Status, TableView, by_address
 
-__all__ = ["choose_silo", "placement_in", "placements_of"]
+__all__ = [
+    "HostedTypes",
+    "TypePlacement",
+    "choose_silo",
+    "placement_in",
+    "placements_of",
+]
 
 KNOWN = frozenset(placement.value for placement in Placement)
+WORKER = "stateless_worker"
+"""The name of the strategy of stateless workers in the rows of silos."""
 
 
 def choose_silo(
@@ -52,24 +64,95 @@ def choose_silo(
     return first
 
 
-def placement_in(view: TableView, kind: str) -> Placement:
-    """Return the strategy of a grain type that only other silos host.
+class TypePlacement:
+    """The placement of one grain type in one view of the membership.
 
-    The first active silo that hosts the type decides.
+    Args:
+        strategy: the strategy of the class, or a name from the row of a silo that hosts the type.
+        hosts: the rows of the active silos that host the type, sorted by address.
+
+    Attributes:
+        silos: the addresses of the silos that may have activations, sorted.
     """
-    for row in sorted(view.rows, key=by_address):
-        if row.status is Status.ACTIVE and kind in row.grain_types:
-            named = dict(row.placements).get(kind, RANDOM.value)
-            # a newer version may report a strategy that this version does not know
-            return Placement(named) if named in KNOWN else RANDOM
-    return RANDOM
+
+    __slots__ = ("hosts", "silos", "strategy")
+
+    def __init__(self, strategy: PlacementStrategy | str, hosts: Sequence[MemberRow]) -> None:
+        self.strategy = strategy
+        self.hosts = hosts
+        self.silos = tuple(row.silo for row in hosts)
+
+    @property
+    def is_worker(self) -> bool:
+        """True for a class of stateless workers."""
+        return self.strategy == WORKER or isinstance(self.strategy, StatelessWorker)
+
+    @property
+    def built_in(self) -> Placement:
+        """The strategy, if it is a built-in one. A newer version may report an unknown one, which
+        counts as RANDOM."""
+        if isinstance(self.strategy, Placement):
+            return self.strategy
+        is_known = isinstance(self.strategy, str) and self.strategy in KNOWN
+        return Placement(self.strategy) if is_known else RANDOM
+
+
+class HostedTypes:
+    """The placements of the grain types of one view. Each is computed once.
+
+    Attributes:
+        view: the view.
+    """
+
+    def __init__(self, view: TableView) -> None:
+        self.view = view
+        self._known: dict[str, TypePlacement] = {}  # only types that an active silo hosts
+
+    def of(self, name: str, hosted: GrainType | None) -> TypePlacement | None:
+        """Return the placement of a grain type, or None if no active silo hosts the type.
+
+        Args:
+            name: the name of the type.
+            hosted: the class in this process, whose options decide. None: those in the row of the
+                first active silo that hosts the type.
+        """
+        found = self._known.get(name)
+        if found is None:
+            hosts = [row for row in self.view.rows if is_host(row, name)]
+            if not hosts:
+                return None
+            hosts.sort(key=by_address)
+            strategy = strategy_in(hosts[0], name) if hosted is None else hosted.options.placement
+            found = self._known[name] = TypePlacement(strategy, hosts)
+        return found
+
+
+def is_host(row: MemberRow, name: str) -> bool:
+    """Return True for an active silo that hosts a grain type."""
+    return row.status is Status.ACTIVE and name in row.grain_types
+
+
+def strategy_in(row: MemberRow, name: str) -> str:
+    """Return the name of the strategy of a grain type, by the row of a silo that hosts it."""
+    return dict(row.placements).get(name, RANDOM.value)
+
+
+def placement_in(view: TableView, name: str) -> Placement:
+    """Return the built-in strategy of a grain type that only other silos host."""
+    found = HostedTypes(view).of(name, None)
+    return RANDOM if found is None else found.built_in
 
 
 def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
     """Return the strategies that silos without these types have to know: all except RANDOM."""
     types = [cls.__millstream_type__ for cls in grains]
     return tuple(
-        (one.name, one.options.placement.value)
+        (one.name, name_of(one.options.placement))
         for one in types
         if one.options.placement is not RANDOM
     )
+
+
+def name_of(strategy: PlacementStrategy) -> str:
+    """Return the name of a strategy in the rows of silos."""
+    return WORKER if isinstance(strategy, StatelessWorker) else strategy.value

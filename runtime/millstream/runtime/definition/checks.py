@@ -25,6 +25,7 @@ __all__ = [
     "check_name_is_free",
     "check_observer",
     "check_states",
+    "check_workers",
     "is_root",
     "takes_positional",
 ]
@@ -111,6 +112,37 @@ def check_states(states: Mapping[str, StateField[Any]], cls: type[Any], source: 
                 f"are both stored as {field.name!r} in store {field.store!r}; give one of them "
                 "another `name=`"
             )
+
+
+def check_workers(
+    cls: type[Any],
+    states: Mapping[str, StateField[Any]],
+    marks: Mapping[str, Collection[Mark]],
+    source: str,
+) -> None:
+    """Refuse members of a class of stateless workers that presume one activation of each key."""
+    for name, field in states.items():
+        raise not_for_workers(
+            f"{field.source or source}: {cls.__name__}.{name}",
+            "a state",
+            "keep the state in a grain of another class, and call that grain",
+        )
+    for name, of_name in marks.items():
+        for mark in of_name:
+            if mark.needs_one_activation:
+                raise not_for_workers(
+                    f"{source}: {cls.__name__}.{name}",
+                    mark,
+                    "put the method into a grain of another class, which calls the workers",
+                )
+
+
+def not_for_workers(subject: str, what: object, remedy: str) -> DefinitionError:
+    """Return the error for a member that presumes one activation."""
+    return DefinitionError(
+        f"{subject}: a stateless worker cannot have {what}, because a silo has several activations "
+        f"of one key: {remedy}"
+    )
 
 
 def check_observer(

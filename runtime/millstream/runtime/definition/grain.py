@@ -24,7 +24,7 @@ from .filters import NO_FILTERS, CallFilters, GrainCall, check_decision
 from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .names import check_kind
-from .placement import RANDOM, Placement
+from .placement import RANDOM, PlacementStrategy
 from .reminders import Reminders
 from .state import State
 from .timers import Timer, TimerSchedule, make_schedule
@@ -339,6 +339,15 @@ def is_reentrant(cls: type[Contract]) -> bool:
     return cls.__millstream_options__.reentrant
 
 
+def is_stateless_worker(cls: type[Contract]) -> bool:
+    """Return whether a silo may have several activations of one key of a grain class.
+
+    Args:
+        cls: The grain class.
+    """
+    return cls.__millstream_type__.is_worker
+
+
 def states_of(grain: Grain) -> Mapping[str, State[Any]]:
     """Return the states of a grain object by attribute; an empty mapping if it has none.
 
@@ -546,7 +555,7 @@ def grain(
     *,
     name: str | None = None,
     reentrant: bool = False,
-    placement: Placement = RANDOM,
+    placement: PlacementStrategy = RANDOM,
     idle_after: float | None = None,
     direct: bool = True,
     filters: CallFilters = NO_FILTERS,
@@ -558,7 +567,7 @@ def grain(
     *,
     name: str | None = None,
     reentrant: bool = False,
-    placement: Placement = RANDOM,
+    placement: PlacementStrategy = RANDOM,
     idle_after: float | None = None,
     direct: bool = True,
     filters: CallFilters = NO_FILTERS,
@@ -574,7 +583,8 @@ def grain(
         name: The type name on the wire and in stores: printable text that begins with neither `$`
             nor `~`. None: the class name.
         reentrant: True lets every method start at any await point of another method.
-        placement: The silo that gets a new activation.
+        placement: The silo that gets a new activation, or `stateless_worker(...)` for several
+            activations of each key in each silo.
         idle_after: Seconds without use after which an activation ends. None:
             `RuntimeOptions.idle_after_s`.
         direct: False runs local calls in a task of their own, so that caller and callee never share
@@ -586,7 +596,8 @@ def grain(
             arguments. None: no call may, except for methods with `@always_interleave`.
 
     Raises:
-        DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid.
+        DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid. Or a
+            class of stateless workers has a state, a reminder or a subscription.
         ConfigError: Another option has a wrong type or range.
     """
     frame = sys._getframe(1)
@@ -613,6 +624,8 @@ def grain(
                 f"{show_text(repr(target))}"
             )
         target.__millstream_options__ = made
+        grain_type: GrainType = target.__dict__["__millstream_type__"]
+        grain_type.check_placement()
         return target
 
     return apply if cls is None else apply(cls)

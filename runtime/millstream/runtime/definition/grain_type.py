@@ -23,12 +23,14 @@ from .checks import (
     check_name_is_free,
     check_observer,
     check_states,
+    check_workers,
     is_root,
 )
 from .markers import Declaration, GrainOptions, Mark, marks_of, role_of
 from .method import MethodSpec, source_of
 from .migration import MOVE_HOOKS, MoveHooks, find_move_hooks
 from .names import OBSERVER_SIGN, check_kind
+from .placement import StatelessWorker
 from .state import StateField
 from .streamed_method import StreamedMethod
 
@@ -90,6 +92,20 @@ class GrainType:
         types = [base.__dict__.get("__millstream_type__") for base in self.cls.__mro__[1:]]
         return [base.name for base in types if base is not None and not is_root(base.cls)]
 
+    @property
+    def is_worker(self) -> bool:
+        """True for a class of stateless workers, of which a grain has several activations."""
+        return isinstance(self.options.placement, StatelessWorker)
+
+    def check_placement(self) -> None:
+        """Check that the class fits its placement.
+
+        Raises:
+            DefinitionError: A class of stateless workers has a member that presumes one activation.
+        """
+        if self.is_worker:
+            check_workers(self.cls, self.states, self.marks, self.source)
+
     def spec_of(self, wire_name: str) -> MethodSpec | None:
         """Return the method of a name, or None."""
         return self.specs.get(wire_name)
@@ -146,6 +162,7 @@ def define(cls: type[Any], frame: FrameType) -> None:
     check_states(grain_type.states, cls, grain_type.source)
     handlers = [name for name in grain_type.marks if name in grain_type.local_names]
     check_observer(cls, grain_type.states, handlers, grain_type.source)
+    grain_type.check_placement()
     cls.__millstream_type__ = grain_type
 
 

@@ -18,7 +18,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.text import show_text
 
 from .filters import NO_FILTERS, CallFilters, GrainCall
-from .placement import RANDOM, Placement
+from .placement import RANDOM, PlacementStrategy
 
 __all__ = [
     "Declaration",
@@ -66,6 +66,9 @@ class Mark:
 
     makes_local = False
     """True: the method cannot be called through a reference, such as a handler or timer."""
+    needs_one_activation = False
+    """True: the mark presumes that a grain has one activation, so stateless workers cannot have
+    it."""
 
     @property
     def part(self) -> str:
@@ -135,7 +138,7 @@ class GrainOptions:
 
     name: str | None = None
     reentrant: bool = False
-    placement: Placement = RANDOM
+    placement: PlacementStrategy = RANDOM
     idle_after: float | None = None
     direct: bool = True
     filters: CallFilters = NO_FILTERS

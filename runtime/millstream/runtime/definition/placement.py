@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["HASHED", "LEAST_ACTIVATIONS", "PREFER_LOCAL", "RANDOM", "Placement"]
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.text import show_value
+
+__all__ = [
+    "HASHED",
+    "LEAST_ACTIVATIONS",
+    "LOCAL_WORKERS_MAX",
+    "PREFER_LOCAL",
+    "RANDOM",
+    "Placement",
+    "PlacementStrategy",
+    "StatelessWorker",
+    "stateless_worker",
+]
+
+LOCAL_WORKERS_MAX = 1_000
+"""The most workers that one silo may have for one key. The choice of a worker looks at each."""
 
 
 class Placement(Enum):
@@ -36,3 +53,58 @@ HASHED = Placement.HASHED
 """`Placement.HASHED`: the silo that the hash of the grain's name selects."""
 LEAST_ACTIVATIONS = Placement.LEAST_ACTIVATIONS
 """`Placement.LEAST_ACTIVATIONS`: the silo with fewer activations, of two random silos."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessWorker:
+    """The placement of a class of stateless workers. `stateless_worker` makes it.
+
+    Attributes:
+        max_local: The most activations of one key in one silo. None: the number of processors that
+            the process may use.
+    """
+
+    max_local: int | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.max_local
+        if limit is None:
+            return
+        is_number = isinstance(limit, int) and not isinstance(limit, bool)
+        if not is_number or not 1 <= limit <= LOCAL_WORKERS_MAX:
+            raise ConfigError(
+                f"stateless_worker(max_local=...) is {show_value(limit)}; it must be a whole "
+                f"number from 1 to {LOCAL_WORKERS_MAX}, or None for the number of processors"
+            )
+
+
+PlacementStrategy = Placement | StatelessWorker
+"""The values of `@grain(placement=...)`."""
+
+
+def stateless_worker(*, max_local: int | None = None) -> StatelessWorker:
+    """Make the activations of a class stateless workers, for `@grain(placement=...)`.
+
+    Each silo has its own pool of activations for each key, and no directory knows them. A call runs
+    in the silo of its caller, on a worker that is idle. If none is idle, the pool grows up to
+    `max_local` workers. Then the call waits for the first worker that becomes free.
+
+    ```python
+    @grain(placement=stateless_worker(max_local=4))
+    class Resizer(Grain):
+        async def resize(self, picture: bytes, width: int) -> bytes: ...
+    ```
+
+    If the silo of the caller does not host the class, the call goes to a random silo that does. A
+    call of a client runs in the silo of its gateway, if that silo hosts the class. Workers may have
+    timers, but neither states nor reminders nor subscriptions.
+
+    Args:
+        max_local: The most activations of one key in one silo, from 1 to 1,000. None: the number of
+            processors that the process may use. The choice of a worker takes time in proportion to
+            the workers of the key.
+
+    Raises:
+        ConfigError: `max_local` is not valid.
+    """
+    return StatelessWorker(max_local)

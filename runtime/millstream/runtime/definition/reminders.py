@@ -307,6 +307,7 @@ class ReminderMark(Mark):
     schedule: ReminderSchedule | None
     handler: Callable[..., Any]
     makes_local = True
+    needs_one_activation = True
 
     def __str__(self) -> str:
         return "`@reminder(...)`"

@@ -24,6 +24,7 @@ from millstream.runtime.cluster.gateways import GatewayTarget, Loads
 from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.migrations import Migrations
+from millstream.runtime.cluster.placer import Placer
 from millstream.runtime.cluster.router import SiloRouter
 from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
 from millstream.runtime.definition.filters import CallFilters
@@ -109,9 +110,8 @@ class SiloAssembly:
         self.heart = LoopHeart(self.loop, self.address, silent_s, identity.table_id)
         self.targets = Targets(self.address, self.peers, engine.remote)
         self.membership = self._make_member(row, table)
-        self.catalog = Catalog(
-            self.address, self.turns, engine.new_tasks(), self.store, self._on_learned
-        )
+        tasks, kinds = engine.new_tasks(), engine.references.kinds.values()
+        self.catalog = Catalog(self.address, self.turns, tasks, self.store, self._on_learned, kinds)
         tasks = engine.new_tasks()
         self.loads = Loads(
             self.address, self.membership, self.targets, tasks, lambda: self.catalog.count
@@ -146,6 +146,7 @@ class SiloAssembly:
             self.peers,
             self.env.wall_s,
         )
+        self.placer = Placer(self.address, self.turns, self.membership, self.loads, self.env.choice)
         self.router = SiloRouter(
             self.address,
             self.turns,
@@ -154,17 +155,16 @@ class SiloAssembly:
             self.directory,
             self.catalog,
             self.peers,
-            self.loads,
+            self.placer,
             self.client_searches,
-            self.env.choice,
         )
         self.catalog.mover = Migrations(
             self.address,
             self.catalog,
             self.targets,
             self.references.kinds,
-            self.router.find_others,
-            self.router.choose_among,
+            self.placer.find_others,
+            self.placer.choose_among,
             self.options.migration_bytes_max,
         )
         engine.open(self.router, self.catalog.of, None)
@@ -178,7 +178,7 @@ class SiloAssembly:
             self.targets,
             self.router,
             engine.callee,
-            self.router.check_hosted,
+            self.placer.check_hosted,
             self.router.is_settling,
             self.client_searches,
         )

@@ -43,7 +43,7 @@ from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.reminders.service import ReminderCounts
 from millstream.runtime.reminders.table import ReminderTable
-from millstream.runtime.turns.collector import collect_while_running
+from millstream.runtime.turns.collector import collect_while_running, trim_while_running
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address, check_door
@@ -400,7 +400,11 @@ class Silo:
         await silo.membership.join(self._open_parts)
         silo.loads.start()
         kinds = list(silo.references.kinds.values())
-        self._loops = [silo.spawn(collect_while_running(silo.catalog, kinds, silo.turns))]
+        of_activations = (silo.catalog, kinds, silo.turns)
+        self._loops = [
+            silo.spawn(collect_while_running(*of_activations)),
+            silo.spawn(trim_while_running(*of_activations)),
+        ]
 
     def _announce(self, listener: Listener) -> Address:
         """Return the address that others connect to."""

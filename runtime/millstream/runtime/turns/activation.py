@@ -81,7 +81,7 @@ class Activation(TurnRule):
             self.running = None
             self.is_gated = self.state is not VALID
             return
-        is_kept = self.state is VALID and box.extensions
+        is_kept = self.state is VALID and (box.extensions or box.is_kept)
         if is_kept and not (
             box.waiting or box.readers or box.interleaving or box.is_awaited or box.stop
         ):  # `left` has nothing else to do here either

@@ -5,7 +5,7 @@ gone. `turn_rule` decides which turn runs, and a `Registrar` knows the activatio
 
 Invariants:
 
-- An activation is registered before user code runs in it.
+- An activation is registered before user code runs in it, except for a stateless worker.
 - An activation that loses a registration race runs no user code. Its waiting requests are sent to
   the winner.
 - `on_activate` and `on_deactivate` never overlap a turn.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -51,6 +51,7 @@ from .package import open_package, pack
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
 from .timers import Timers, make_tick
+from .workers import ActivationTable, WorkerTable
 
 __all__ = ["Catalog", "Former", "Mover", "Registrar"]
 
@@ -119,6 +120,7 @@ class Catalog:
         silo: the address of the silo.
         store: returns the state store with a name. Raises ConfigError if there is none.
         learned: called with kind, key and silo when a registration is lost to that silo.
+        kinds: the kinds that this silo hosts.
 
     `registrar` and `mover` are set before the first activation is requested. Tools and tests may
     set `on_started` and `on_ended`: between these two calls the grain's own code may run.
@@ -134,6 +136,7 @@ class Catalog:
         tasks: Tasks,
         store: Callable[[str], StateStore],
         learned: Callable[[str, str, str], None],
+        kinds: Iterable[GrainKind],
     ) -> None:
         self._silo = silo
         self._turns = turns
@@ -142,7 +145,9 @@ class Catalog:
         self._store = store
         self._learned = learned
         self._next_id = 0
-        self._activations: dict[str, dict[str, Activation]] = {}
+        self._activations: dict[str, ActivationTable] = {
+            kind.name: WorkerTable(kind.workers_max) for kind in kinds if kind.workers_max
+        }
         self._timers = Timers(turns, tasks)
         self.is_accepting = True
         self._is_closed = False
@@ -153,24 +158,27 @@ class Catalog:
 
     # -- finding
 
-    def of(self, kind: str) -> dict[str, Activation]:
+    def of(self, kind: str) -> ActivationTable:
         """Return the activations of a kind, by key.
 
-        Stubs keep this dictionary, so it is always the same object.
+        Stubs keep this table, so it is always the same object.
         """
         found = self._activations.get(kind)
         if found is None:
-            found = self._activations[kind] = {}
+            found = self._activations[kind] = ActivationTable()
         return found
 
     def find(self, kind: str, key: str) -> Activation | None:
-        """Return the activation of a grain in this silo, or None."""
+        """Return the activation of a grain in this silo for a call, or None.
+
+        Returns None for a stateless worker if the call needs a new worker.
+        """
         activations = self._activations.get(kind)
         return None if activations is None else activations.get(key)
 
     def all(self) -> list[Activation]:
         """Return every activation of this silo."""
-        return [one for activations in self._activations.values() for one in activations.values()]
+        return [one for activations in self._activations.values() for one in activations.all()]
 
     def obtain(self, kind: GrainKind, key: str) -> Activation:
         """Return the activation of a grain, and create it if there is none.
@@ -189,7 +197,7 @@ class Catalog:
         if not self.is_accepting:
             raise Rejected(f"{self._silo} is stopping: no new activation of {kind.name}")
         activation = self._make(kind, key)
-        if kind.is_simple and self.registrar.register_now(activation):
+        if kind.is_simple and (kind.workers_max or self.registrar.register_now(activation)):
             self._start_simple(activation)
         else:
             self._tasks.start(self._start(activation))
@@ -198,7 +206,7 @@ class Catalog:
     def _make(self, kind: GrainKind, key: str, former_id: int = 0) -> Activation:
         self._next_id = max(self._next_id, former_id) + 1  # a recovery prefers the higher id
         kind.owner = self
-        activation = self.of(kind.name)[key] = Activation(kind, key, self._next_id)
+        activation = self.of(kind.name).add(kind, key, self._next_id)
         self.count += 1
         return activation
 
@@ -247,7 +255,8 @@ class Catalog:
     async def _start(self, activation: Activation, arrival: Arrival | None = None) -> None:
         try:
             activation.go_on(ActivationState.REGISTERING)
-            winner = await register(self.registrar, activation, arrival)
+            is_listed = not activation.kind.workers_max  # no directory knows workers
+            winner = await register(self.registrar, activation, arrival) if is_listed else None
             if winner is not None:
                 self._retire(activation, winner)
                 return
@@ -362,9 +371,7 @@ class Catalog:
             box.turn_away(entry)
 
     def _drop(self, activation: Activation) -> None:
-        activations = self.of(activation.kind.name)
-        if activations.get(activation.key) is activation:
-            del activations[activation.key]
+        self.of(activation.kind.name).remove(activation)
         activation.abandon()
         self._timers.end(activation)
         self.count -= 1

@@ -4,6 +4,9 @@ A call sets a mark of last use in its activation, and each scan clears it. An ac
 therefore collected between one and two `idle_after` after its last use. An activation is never
 collected while a turn runs or a request waits, or while it is kept alive. Each slice of a scan
 yields to the event loop. A scan costs about 25 ns per activation.
+
+A pool of stateless workers (`workers`) ends the workers that its load does not need sooner than
+that, one with each look. Its last worker ends as every activation does.
 """
 
 from __future__ import annotations
@@ -18,16 +21,19 @@ from .catalog import Catalog
 from .kind import GrainKind
 from .run import Turns
 from .turn_rule import VALID
+from .workers import WorkerTable
 
-__all__ = ["collect_kind", "collect_while_running"]
+__all__ = ["LOOK_EVERY_S", "collect_kind", "collect_while_running", "trim_while_running"]
 
 SCANNED_AT_ONCE = 1_000  # activations; they take about 25 µs
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks at the pools of stateless workers."""
 
 
 async def collect_kind(catalog: Catalog, kind: str, turns: Turns) -> int:
     """Scan one grain type once. Returns the number of activations that begin to end."""
     now, collected = turns.loop.time(), 0
-    for at, activation in enumerate(list(catalog.of(kind).values())):
+    for at, activation in enumerate(list(catalog.of(kind).all())):
         was_used, activation.is_used = activation.is_used, False
         if not was_used and is_collectable(activation, now):
             collected += 1
@@ -60,3 +66,24 @@ async def collect_while_running(catalog: Catalog, kinds: Iterable[GrainKind], tu
             if now - scanned_at.setdefault(name, 0.0) >= idle_after_s:
                 scanned_at[name] = now
                 await collect_kind(catalog, name, turns)
+
+
+async def trim_while_running(catalog: Catalog, kinds: Iterable[GrainKind], turns: Turns) -> None:
+    """End the stateless workers that are not needed. Returns at once if no class has workers."""
+    tables = [catalog.of(kind.name) for kind in kinds if kind.workers_max]
+    while tables:
+        await asyncio.sleep(LOOK_EVERY_S)
+        for table in tables:
+            assert isinstance(table, WorkerTable)
+            await trim(catalog, table, turns)
+
+
+async def trim(catalog: Catalog, table: WorkerTable, turns: Turns) -> None:
+    """Look once at each pool of several workers."""
+    now = turns.loop.time()
+    for at, pool in enumerate(table.list_crowded()):
+        worker = pool.find_surplus(lambda worker: is_collectable(worker, now))
+        if worker is not None:
+            catalog.deactivate(worker, DeactivationReason.IDLE)
+        if worker is not None or not at % SCANNED_AT_ONCE:
+            await turns.budget.spend()

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 from millstream.runtime.definition.filters import CallFilter, GrainCall
 from millstream.runtime.definition.grain import DeactivationReason, Grain, Runtime
 from millstream.runtime.definition.grain_type import GrainType
-from millstream.runtime.definition.markers import Flag, Mark, Timeout
+from millstream.runtime.definition.markers import Flag, GrainOptions, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.names import OBSERVER_SIGN
+from millstream.runtime.definition.placement import StatelessWorker
 from millstream.runtime.definition.reminders import ReminderMark, Reminders
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
+from millstream.runtime.env import processors
 from millstream.runtime.errors import NotHosted, Rejected
 from millstream.runtime.public_names import OWN
 from millstream.runtime.role import Role
@@ -95,6 +97,7 @@ class GrainKind:
         "timers",
         "waiting_bytes",
         "waiting_calls_max",
+        "workers_max",
         "writes_each_turn",
     )
 
@@ -123,6 +126,8 @@ class GrainKind:
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct
         self.may_interleave = None if options is None else options.may_interleave
+        self.workers_max = 0 if options is None else workers_max_of(options)
+        """The most activations of one key here, for a class of stateless workers. Else 0."""
         self.incoming = () if options is None else (*incoming, *options.filters.incoming)
         self.outgoing = () if options is None else tuple(options.filters.outgoing)
         states = {} if hosted is None else hosted.states
@@ -193,6 +198,14 @@ def view_of(
     return GrainCall(
         kind.name, key, spec.wire_name, arguments, headers, caller, grain, spec.is_one_way
     )
+
+
+def workers_max_of(options: GrainOptions) -> int:
+    """Return the most workers of one key in one silo; 0 for a class that has one activation."""
+    placement = options.placement
+    if not isinstance(placement, StatelessWorker):
+        return 0
+    return placement.max_local or processors()
 
 
 def list_timers(

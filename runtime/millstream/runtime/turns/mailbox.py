@@ -101,6 +101,7 @@ class Mailbox:
         "interleaving",
         "interleaving_waiting",
         "is_awaited",
+        "is_kept",
         "keep_until",
         "move_to",
         "readers",
@@ -121,6 +122,7 @@ class Mailbox:
         self.interleaving: dict[Request, None] = {}  # running turns
         self.interleaving_waiting = 0
         self.is_awaited = False  # callers wait for the grain's location
+        self.is_kept = False  # the mailbox of a stateless worker: see `WorkerActivation`
         self.keep_until = 0.0
         self.move_to: str | None = None  # its next silo: "" is any; None: it does not move
         self.stop: DeactivationReason | None = None
@@ -136,6 +138,7 @@ class Mailbox:
             or self.readers
             or self.interleaving
             or self.is_awaited
+            or self.is_kept
             or self.keep_until
             or self.stop
             or self.tasks

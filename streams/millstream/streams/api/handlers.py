@@ -58,6 +58,8 @@ class Events(msgspec.Struct, frozen=True):
 class HandlerMark(Mark):
     """A mark that makes a method a handler."""
 
+    needs_one_activation = True
+
     def commits(self, namespace: str) -> bool:
         """Whether a write of a state acknowledges the events of such streams."""
         raise NotImplementedError

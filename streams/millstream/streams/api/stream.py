@@ -22,6 +22,7 @@ from millstream.runtime.extending import (
     check_text,
     is_grain,
     is_reentrant,
+    is_stateless_worker,
     kind_of,
     states_of,
 )
@@ -260,14 +261,13 @@ class Stream(Generic[T]):
 
         Raises:
             ConfigError: an argument is not valid, `ack="manual"` is used with `where` or
-                `commit_with`, or a grain with `commit_with` is reentrant.
+                `commit_with`, a grain with `commit_with` is reentrant, or the grain is a stateless
+                worker.
             DefinitionError: the handler cannot take the events; the error names file and line.
             StreamError: the namespace is implicit only. Or `ack="manual"` or `commit_with` is used,
                 and the provider lacks `ORDERED` or `STABLE_TOKENS`.
         """
-        grain: Any = getattr(handler, "__self__", None)
-        if not is_grain(grain):
-            raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
+        grain = subscriber_of(handler)
         if self._topic.subscriptions == "implicit":
             raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
         check_explicit(handler, self._topic.item, repr(self._topic))
@@ -475,6 +475,20 @@ def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
             f"subscribe: {label_of(handler)} has commit_with, which acknowledges the events that "
             'it has written and so excludes ack="manual": give another handler, or omit ack='
         )
+
+
+def subscriber_of(handler: Any) -> Any:
+    """Return the grain whose method a handler is. Raises ConfigError if it cannot subscribe."""
+    grain: Any = getattr(handler, "__self__", None)
+    if not is_grain(grain):
+        raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
+    if is_stateless_worker(type(grain)):
+        raise ConfigError(
+            f"subscribe: {label_of(handler)}: a stateless worker cannot subscribe, because a silo "
+            "has several activations of one key: subscribe in a grain of another class, which "
+            "calls the workers"
+        )
+    return grain
 
 
 def commit_name(state: object, ack: str, grain: Any, handler: Any, namespace: str) -> str:

@@ -41,6 +41,7 @@ class ListenMark(Mark):
     """The data of `@listen` on a handler."""
 
     makes_local = True
+    needs_one_activation = True
 
     def __init__(self, channel: BroadcastChannel[Any]) -> None:
         self.channel = channel

@@ -24,6 +24,7 @@ class NewsMark(Mark):
     of the argument."""
 
     makes_local = True
+    needs_one_activation = True
     word: ClassVar[str]
     news: ClassVar[str]
     takes: ClassVar[type]
