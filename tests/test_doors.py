@@ -67,7 +67,8 @@ OPEN = {
     },
 }
 CLOSED = {
-    *("$acks", "$bookie", "$directory", "$ledger", "$member", "$migration", "$reminders"),
+    *("$acks", "$bookie", "$directory", "$ledger", "$member", "$migration", "$placement"),
+    "$reminders",
     *("MemoryQueue", "StagedWriter"),
 }
 EXTENSIONS = {"$results"}

@@ -81,6 +81,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "cluster": "airports",
         "membership": "sqlite:members",
         "store": "sqlite:state,old=sqlite:more",
+        "labels": "zone=a,disk=ssd",
         "insecure": "yes",
         "bookie": "yes",
     }
@@ -91,6 +92,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "cluster": "airports",
         "membership": "sqlite:members",
         "stores": {"default": "sqlite:state", "old": "sqlite:more"},
+        "labels": {"zone": "a", "disk": "ssd"},
         "insecure": True,
         "bookie": True,
     }
@@ -156,6 +158,12 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
         ),
         (["{}:make_ledger", "--bookie"], "--bookie: .*no other silo can find its bookie: pass"),
         (["{}:make", "--store", "sqlite:a,default=sqlite:b"], "store 'default' is given twice"),
+        (["{}:make", "--labels", "zone"], "--labels: 'zone' is no label: write NAME=VALUE"),
+        (["{}:make", "--labels", "zone=a,zone=b"], "--labels: label 'zone' is given twice"),
+        (
+            ["{}:make", "--labels", "zone="],
+            "--labels: NAME=VALUE,...: the value of 'zone' of a label",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line_with_exit_code_2(

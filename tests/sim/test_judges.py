@@ -290,15 +290,14 @@ def test_a_moved_grain_that_replaces_any_entry_is_noticed(monkeypatch: pytest.Mo
         return entry
 
     async def takes_again(self: Migrations, *arguments: Any) -> bool:
-        self._tasks = getattr(self, "_tasks", [])
-        self._tasks.append(asyncio.ensure_future(repeat(self, *arguments)))
+        repeating.append(asyncio.ensure_future(repeat(self, *arguments)))
         return await take(self, *arguments)
 
     async def repeat(self: Migrations, *arguments: Any) -> None:
         await asyncio.sleep(3.0)
         await take(self, *arguments)
 
-    take = Migrations.take
+    take, repeating = Migrations.take, list[asyncio.Future[None]]()
     monkeypatch.setattr(Migrations, "take", takes_again)
     assert not run_seed("calls", 1).failure  # a package that comes twice is dropped
     monkeypatch.setattr(Partition, "replace", replace)

@@ -12,7 +12,9 @@
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
     │   ├── NotAllowed                   not executed: connect as the message says
     │   ├── NotHosted                    not executed: no silo can run it
+    │   │   ├── NoSuitableSilo           not executed: no silo has the labels that it requires
     │   │   └── ObserverGone             not executed: the client no longer has the observer
+    │   ├── PlacementFailed              not executed: correct the placement strategy
     │   ├── Rejected                     not executed: a retry is safe
     │   └── Overloaded                   not executed: retry later
     ├── ClusterError
@@ -57,12 +59,14 @@ __all__ = [
     "EnqueueFailed",
     "GrainError",
     "MillstreamError",
+    "NoSuitableSilo",
     "NotAllowed",
     "NotHosted",
     "NotInCluster",
     "NotRemote",
     "ObserverGone",
     "Overloaded",
+    "PlacementFailed",
     "PublishUnknown",
     "QueueFenced",
     "QueueFull",
@@ -196,10 +200,24 @@ class NotHosted(CallError):
     """
 
 
+class NoSuitableSilo(NotHosted):
+    """Silos host the grain type, but none has the labels that the type requires.
+
+    The call did not run. Start a silo with these labels, or change `@grain(requires=...)`.
+    """
+
+
 class ObserverGone(NotHosted):
     """The client lives, but it does not have the observer any more, so the call did not run.
 
     The context of `Client.observe` has ended. Forget the reference. `ObserverSet` does that itself.
+    """
+
+
+class PlacementFailed(CallError):
+    """A placement strategy of the program raised an error, or returned no candidate.
+
+    The call did not run. Correct the function of `@grain(placement=...)` that the message names.
     """
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -631,6 +632,55 @@ def test_the_first_active_host_of_a_type_says_how_it_is_placed() -> None:
 def test_a_strategy_that_is_not_named_or_not_known_is_random() -> None:
     assert placement_in(view(hosting("a:1@1", "of a later version")), "K") is RANDOM
     assert placement_in(view(row("a:1@1", grain_types=("K",))), "K") is RANDOM
+
+
+class OldRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row as versions without labels know it."""
+
+    silo: str
+    status: Status
+    name: str = ""
+    probe_port: int = 0
+    is_gateway: bool = True
+    can_own_queues: bool = True
+    grain_types: tuple[str, ...] = ()
+    started_s: float = 0.0
+    alive_s: float = 0.0
+    suspicions: tuple[tuple[str, float], ...] = ()
+    declarations: tuple[tuple[str, bytes], ...] = ()
+    placements: tuple[tuple[str, str], ...] = ()
+    agreement: tuple[tuple[str, str], ...] = ()
+
+
+def test_rows_with_and_without_labels_are_read_by_both_versions() -> None:
+    new = row(
+        "a:1@1",
+        grain_types=("K",),
+        agreement=(("x", "1"),),
+        labels=(("zone", "a"),),
+        requirements=(("K", (("zone", ("a",)),)),),
+    )
+    encode = msgspec.msgpack.encode
+    old = msgspec.msgpack.decode(encode(new), type=OldRow)
+    assert (old.silo, old.grain_types, old.agreement) == ("a:1@1", ("K",), (("x", "1"),))
+    read = msgspec.msgpack.decode(encode(old), type=MemberRow)
+    assert (read.labels, read.requirements) == ((), ())
+    assert msgspec.msgpack.decode(encode(new), type=MemberRow) == new
+
+
+def test_labels_choose_candidates_by_the_row_of_the_first_host() -> None:
+    needs = (("K", (("zone", ("b", "c")),)),)
+    rows = [
+        row("b:1@1", grain_types=("K",), labels=(("zone", "b"),)),
+        row("a:1@1", grain_types=("K",), labels=(("zone", "a"),), requirements=needs),
+        row("c:1@1", grain_types=("K",), labels=(("zone", "c"),), requirements=needs),
+        row("d:1@1", grain_types=("L",), labels=(("zone", "c"),)),
+        row("e:1@1", Status.JOINING, grain_types=("K",), labels=(("zone", "c"),)),
+    ]
+    found = HostedTypes(view(*rows)).of("K", None)
+    assert found is not None
+    assert found.silos == ("b:1@1", "c:1@1") and found.requires == needs[0][1]
+    assert [one.silo for one in found.hosts] == ["a:1@1", "b:1@1", "c:1@1"]
 
 
 def test_a_row_names_the_strategy_of_stateless_workers() -> None:

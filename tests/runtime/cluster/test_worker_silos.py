@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.runtime.worker_world import World
+from tests.runtime.worker_world import in_cluster as in_any_cluster
 
 from millstream.runtime import (
     Contract,
@@ -21,7 +23,6 @@ from millstream.runtime import (
     grain,
     stateless_worker,
 )
-from millstream.runtime.testing import SimCluster, Simulation, run
 
 ENDED: list[str] = []
 
@@ -77,55 +78,8 @@ class Teller(Grain):
         await viewer.show(self.context.silo)
 
 
-class World:
-    """A cluster, and programs on its hosts."""
-
-    def __init__(self, sim: Simulation, cluster: SimCluster) -> None:
-        self.sim = sim
-        self.cluster = cluster
-
-    def silo(self, number: int) -> Silo:
-        silo = self.cluster.silo(f"silo-{number}")
-        assert silo is not None
-        return silo
-
-    async def at(self, number: int, program: Callable[[Silo], Awaitable[Any]]) -> Any:
-        """Run a program beside a silo."""
-
-        async def act() -> Any:
-            return await program(self.silo(number))
-
-        return await self.sim.call(self.sim.host(f"silo-{number}"), act())
-
-    async def at_client(self, program: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Run a program with a client."""
-
-        async def act() -> Any:
-            async with self.cluster.client(self.sim.host("client")) as client:
-                return await program(client)
-
-        return await self.sim.call(self.sim.host("client"), act())
-
-    def hosts(self, kind: str = "Sizer") -> dict[int, int]:
-        """Return the number of workers by silo."""
-        found = {
-            number: len(list(silo.assembly.catalog.of(kind).all()))
-            for number, silo in enumerate(map(self.silo, range(len(self.cluster.names))))
-        }
-        return {number: count for number, count in found.items() if count}
-
-
-def in_cluster(
-    main: Callable[[World], Awaitable[None]], silos: int = 3, seed: int = 1, **cluster: Any
-) -> None:
-    cluster.setdefault("grains", [SizerGrain, Plain, Teller])
-
-    async def driver(sim: Simulation) -> None:
-        async with SimCluster(sim, silos=silos, **cluster) as made:
-            await made.until_active()
-            await main(World(sim, made))
-
-    run(driver, seed=seed)
+def in_cluster(main: Callable[[World], Awaitable[None]], **cluster: Any) -> None:
+    in_any_cluster(main, **{"grains": [SizerGrain, Plain, Teller], **cluster})
 
 
 async def find_entry(silo: Silo) -> object:
@@ -150,7 +104,7 @@ def test_calls_stay_in_the_silo_of_their_caller() -> None:
                 return set(await asyncio.gather(*[sizer.work(0.1) for _ in range(6)]))
 
             assert await world.at(number, program) == {here}
-        assert world.hosts() == {0: 2, 1: 2, 2: 2}
+        assert world.hosts("Sizer") == {0: 2, 1: 2, 2: 2}
         for number in range(3):
             assert await world.at(number, find_entry) is None
             assert world.silo(number).assembly.catalog.count == 2

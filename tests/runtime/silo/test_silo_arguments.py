@@ -54,6 +54,8 @@ class Part(SiloPart):
         ("name", 5),
         ("name", "\ud800"),
         ("can_own_queues", "no"),
+        ("labels", "zone=a"),
+        ("labels", [("zone", "a")]),
         ("insecure", "no"),
         ("stores", "sqlite:data"),
         ("stores", [1]),

@@ -14,6 +14,8 @@ from millstream.runtime import (
     GrainError,
     Occurrence,
     Overloaded,
+    PlacementCandidate,
+    PlacementRequest,
     Runtime,
     State,
     always_interleave,
@@ -153,6 +155,26 @@ class PlacementAsText(Grain): ...
 
 @grain(placement=stateless_worker(4))  # E
 class LimitByPosition(Grain): ...
+
+
+@grain(requires={"zone": 1})  # E
+class LabelAsNumber(Grain): ...
+
+
+@grain(requires="zone=a")  # E
+class RequirementAsText(Grain): ...
+
+
+@grain(placement=lambda request: request.key)  # E
+class ChoosesText(Grain): ...
+
+
+async def choose_later(request: PlacementRequest) -> PlacementCandidate:
+    return request.candidates[0]
+
+
+@grain(placement=choose_later)  # E
+class ChoosesLater(Grain): ...
 
 
 @grain(placement=stateless_worker)  # E

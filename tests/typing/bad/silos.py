@@ -79,6 +79,8 @@ Silo(grains=[Counter], membership_options=RuntimeOptions())  # E
 Silo(grains=[Counter], options={"call_timeout_s": 5})  # E
 Silo(grains=[Counter], env=1)  # E
 Silo(grains=[Counter], can_own_queues=None)  # E
+Silo(grains=[Counter], labels={"zone": 1})  # E
+Silo(grains=[Counter], labels="zone=a")  # E
 
 
 async def use_a_silo() -> None:

@@ -29,10 +29,14 @@ from millstream.runtime import (
     GrainContext,
     GrainError,
     MillstreamError,
+    NoSuitableSilo,
     NotHosted,
     Occurrence,
     Overloaded,
     Placement,
+    PlacementCandidate,
+    PlacementFailed,
+    PlacementRequest,
     Proceed,
     Rejected,
     Reminder,
@@ -213,8 +217,22 @@ class Resizer(Grain):
         return width
 
 
-@grain(placement=stateless_worker())
+@grain(placement=stateless_worker(), requires={"zone": {"a", "b"}, "disk": "ssd"})
 class Decoder(Grain): ...
+
+
+def choose(request: PlacementRequest) -> PlacementCandidate:
+    assert_type(request.candidates, Sequence[PlacementCandidate])
+    assert_type(request.key, str)
+    return min(request.candidates, key=lambda one: (one.labels.get("zone", ""), one.activations))
+
+
+@grain(placement=choose)
+class Chosen(Grain): ...
+
+
+@grain(requires={"zone": ["a"]}, placement=lambda request: request.candidates[0])
+class Listed(Grain): ...
 
 
 @grain(placement=StatelessWorker(2))
@@ -398,6 +416,8 @@ async def call_and_recover(runtime: Runtime) -> str:
         return error.limit_name
     except CallCycle as error:
         return error.path[0]
+    except (NoSuitableSilo, PlacementFailed) as error:
+        print(error)
     except (Rejected, NotHosted, CallTimeout):
         return "later"
     except GrainError as error:

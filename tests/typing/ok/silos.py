@@ -165,6 +165,7 @@ async def one_silo(folder: Path) -> None:
         reminders=SqliteReminderTable(folder),
         streams={"default": streams_in_memory(), "made": generated_streams()},
         name="silo-a",
+        labels={"zone": "a"},
         can_own_queues=False,
         options=RuntimeOptions(call_timeout_s=5, waiting_calls_max=100),
         membership_options=MembershipOptions(probe_every_s=0.5, votes_for_death=1),

@@ -205,6 +205,8 @@ class Member:
         if self._joined and not self.is_leaving and (own is None or own.status is Status.DEAD):
             self._evicted(why_evicted(own, view.version))
             return
+        if own is not None and self._joined and lacks_fields(own, self._row):
+            self._tasks.start(self._restore())
         tell_changes(self.address, old, view)
         self.prober.follow(view)
         for listener in list(self._listeners):
@@ -327,6 +329,22 @@ class Member:
         )
         return self._row
 
+    async def _restore(self) -> None:
+        """Write the own row again, after a silo of an older version has written it without the
+        fields that this version does not know.
+        """
+
+        def change(view: TableView) -> MemberRow | None:
+            own = view.row(self.address)
+            if self.is_leaving or own is None or not lacks_fields(own, self._row):
+                return None
+            return self._own(view, own.status)
+
+        try:
+            await self._write(change)
+        except MillstreamError as error:
+            log.info("%s could not restore its row: %s", self.address, error)
+
     async def _heartbeats(self) -> None:
         every_s = self._options.heartbeat_s
         while True:
@@ -416,6 +434,11 @@ def is_repeated(row: MemberRow, voted: MemberRow, now_s: float, fresh_s: float) 
     """Return True if the row already has these votes, all younger than `fresh_s`."""
     known = {voter for voter, time_s in row.suspicions if now_s - time_s < fresh_s}
     return voted.status is row.status and known.issuperset(dict(voted.suspicions))
+
+
+def lacks_fields(found: MemberRow, own: MemberRow) -> bool:
+    """Return True if the row of a silo in the table lacks data for the placement of grains."""
+    return (found.labels, found.requirements) != (own.labels, own.requirements)
 
 
 def with_newer_stamps(old: TableView, new: TableView) -> TableView:

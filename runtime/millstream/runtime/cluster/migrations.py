@@ -129,7 +129,11 @@ class Migrations:
             others = self._find_others(activation.kind)
             if not others or asyncio.get_running_loop().time() >= self.until_s:
                 return ""
-            silo = to if to in others else self._choose(activation.kind, activation.key, others)
+            try:
+                silo = to if to in others else self._choose(activation.kind, activation.key, others)
+            except MillstreamError as error:
+                log.warning("%s does not move: %s: %s", activation, type(error).__name__, error)
+                return ""
             if not await self._is_taken(activation, silo, package):
                 return ""
             activation.version = 0  # recoveries must not report it any more

@@ -7,35 +7,46 @@ candidates, sorted. The function `roll`, an argument, is the only source of chan
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import xxhash
 
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.labels import Requirements, fits
 from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
     PREFER_LOCAL,
     RANDOM,
     Placement,
+    PlacementRequest,
     PlacementStrategy,
     StatelessWorker,
 )
+from millstream.runtime.errors import PlacementFailed
+from millstream.runtime.text import show_text, show_value
 
 from .table import MemberRow, Status, TableView, by_address
 
 __all__ = [
     "HostedTypes",
     "TypePlacement",
+    "choose_by",
     "choose_silo",
     "placement_in",
     "placements_of",
+    "requirements_of_all",
 ]
 
 KNOWN = frozenset(placement.value for placement in Placement)
 WORKER = "stateless_worker"
 """The name of the strategy of stateless workers in the rows of silos."""
+CUSTOM = "custom"
+"""The name of all strategies that are functions of a program. Only silos that host the type can
+call them."""
 
 
 def choose_silo(
@@ -64,28 +75,68 @@ def choose_silo(
     return first
 
 
+def choose_by(strategy: Callable[..., object], request: PlacementRequest) -> str:
+    """Return the silo that a function of the program chooses. Raises PlacementFailed."""
+    grain = show_text(f"{request.grain_type}/{request.key}")
+    try:
+        chosen = strategy(request)
+    except (Exception, SystemExit) as error:  # SystemExit would end the event loop
+        raise PlacementFailed(
+            f"{grain}: the placement strategy {function_name(strategy)} raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for candidate in request.candidates:
+        if candidate is chosen:
+            return candidate.address
+    if inspect.iscoroutine(chosen):
+        chosen.close()
+    raise PlacementFailed(
+        f"{grain}: the placement strategy {function_name(strategy)} returned {show_value(chosen)}; "
+        "it must return one of the request's candidates"
+    )
+
+
+def function_name(strategy: Callable[..., object]) -> str:
+    """Return the name of a function of the program, or of the class of a callable object."""
+    named: Any = strategy if hasattr(strategy, "__qualname__") else type(strategy)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 class TypePlacement:
     """The placement of one grain type in one view of the membership.
 
     Args:
         strategy: the strategy of the class, or a name from the row of a silo that hosts the type.
+        requires: the labels that a silo needs.
         hosts: the rows of the active silos that host the type, sorted by address.
 
     Attributes:
         silos: the addresses of the silos that may have activations, sorted.
     """
 
-    __slots__ = ("hosts", "silos", "strategy")
+    __slots__ = ("hosts", "requires", "silos", "strategy")
 
-    def __init__(self, strategy: PlacementStrategy | str, hosts: Sequence[MemberRow]) -> None:
+    def __init__(
+        self,
+        strategy: PlacementStrategy | str,
+        requires: Requirements,
+        hosts: Sequence[MemberRow],
+    ) -> None:
         self.strategy = strategy
+        self.requires = requires
         self.hosts = hosts
-        self.silos = tuple(row.silo for row in hosts)
+        self.silos = tuple(row.silo for row in hosts if fits(row.labels, requires))
 
     @property
     def is_worker(self) -> bool:
         """True for a class of stateless workers."""
         return self.strategy == WORKER or isinstance(self.strategy, StatelessWorker)
+
+    @property
+    def is_custom(self) -> bool:
+        """True if a function of the program chooses the silo."""
+        is_known = isinstance(self.strategy, str | Placement | StatelessWorker)
+        return self.strategy == CUSTOM or not is_known
 
     @property
     def built_in(self) -> Placement:
@@ -122,8 +173,12 @@ class HostedTypes:
             if not hosts:
                 return None
             hosts.sort(key=by_address)
-            strategy = strategy_in(hosts[0], name) if hosted is None else hosted.options.placement
-            found = self._known[name] = TypePlacement(strategy, hosts)
+            strategy: PlacementStrategy | str
+            if hosted is None:
+                strategy, requires = strategy_in(hosts[0], name), requirements_in(hosts[0], name)
+            else:
+                strategy, requires = hosted.options.placement, hosted.options.requires
+            found = self._known[name] = TypePlacement(strategy, requires, hosts)
         return found
 
 
@@ -135,6 +190,11 @@ def is_host(row: MemberRow, name: str) -> bool:
 def strategy_in(row: MemberRow, name: str) -> str:
     """Return the name of the strategy of a grain type, by the row of a silo that hosts it."""
     return dict(row.placements).get(name, RANDOM.value)
+
+
+def requirements_in(row: MemberRow, name: str) -> Requirements:
+    """Return the labels that a grain type requires, by the row of a silo that hosts it."""
+    return dict(row.requirements).get(name, ())
 
 
 def placement_in(view: TableView, name: str) -> Placement:
@@ -153,6 +213,14 @@ def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
     )
 
 
+def requirements_of_all(grains: Sequence[type[Grain]]) -> tuple[tuple[str, Requirements], ...]:
+    """Return the required labels that silos without these types have to know."""
+    types = [cls.__millstream_type__ for cls in grains]
+    return tuple((one.name, one.options.requires) for one in types if one.options.requires)
+
+
 def name_of(strategy: PlacementStrategy) -> str:
     """Return the name of a strategy in the rows of silos."""
-    return WORKER if isinstance(strategy, StatelessWorker) else strategy.value
+    if isinstance(strategy, Placement):
+        return strategy.value
+    return WORKER if isinstance(strategy, StatelessWorker) else CUSTOM

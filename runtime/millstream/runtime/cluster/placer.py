@@ -6,24 +6,51 @@ The strategies are in `placement`. `router` asks `Placer` after the directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
-from millstream.runtime.errors import NotHosted, SiloUnavailable
+from millstream.runtime.calls.system_target import SystemTarget, Targets
+from millstream.runtime.definition.labels import fits, show_labels, show_requirements
+from millstream.runtime.definition.placement import PlacementCandidate, PlacementRequest
+from millstream.runtime.errors import (
+    CallTimeout,
+    NoSuitableSilo,
+    NotHosted,
+    Overloaded,
+    SiloUnavailable,
+)
+from millstream.runtime.text import show_text
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
 
 from .gateways import Loads
 from .member import Member
-from .placement import HostedTypes, TypePlacement, choose_silo
+from .placement import HostedTypes, TypePlacement, choose_by, choose_silo
 from .table import Status
 
 __all__ = ["Placer"]
+
+SHOWN_MAX = 5  # silos in the text of an error
+
+
+class PlacementTarget(SystemTarget):
+    """The `$placement` target: it chooses silos for silos that do not host the type."""
+
+    target_name = "$placement"
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+
+    async def choose(self, name: str, key: str, caller: str) -> str:
+        """Return the address of the silo for an activation. `caller` is the silo of the caller."""
+        return self._placer.choose_for(name, key, caller)
 
 
 class Placer:
     """Chooses silos for the activations that this silo's callers need.
 
     Args:
+        kinds: the kinds of this process, by name.
         roll: returns an index below its argument. It is the only source of chance in placement.
     """
 
@@ -33,14 +60,19 @@ class Placer:
         turns: Turns,
         member: Member,
         loads: Loads,
+        targets: Targets,
+        kinds: Mapping[str, GrainKind],
         roll: Callable[[int], int],
     ) -> None:
         self._address = address
         self._turns = turns
         self._member = member
         self._loads = loads
+        self._targets = targets
+        self._kinds = kinds
         self._roll = roll
         self._types = HostedTypes(member.view)
+        targets.add(PlacementTarget(self))
 
     def _find(self, kind: GrainKind) -> TypePlacement | None:
         """Return the placement of a type in the newest view, or None if no silo hosts it."""
@@ -68,14 +100,17 @@ class Placer:
             others = list(found.silos)
         return others[self._roll(len(others))] if others else ""
 
-    def choose(self, kind: GrainKind, key: str) -> str:
+    async def choose(self, kind: GrainKind, key: str) -> str:
         """Return the silo for a new activation of an ordinary grain.
 
-        Raises NotHosted if no silo hosts the type, and SiloUnavailable if another try may succeed.
+        Raises NotHosted if no silo hosts the type, NoSuitableSilo if no silo has the labels that
+        the type requires, PlacementFailed, and SiloUnavailable if another try may succeed.
         """
-        found = self._find(kind)
-        if found is None or found.is_worker:
-            raise self._why_not(kind.name, key)
+        found = self._suitable(kind, key)
+        if found.is_custom:
+            if kind.hosted is None:
+                return await self._ask(kind.name, key, found)
+            return self._choose_by(found, found.silos, kind.name, key, self._address)
         grain, loads = f"{kind.name}/{key}", self._loads.known
         return choose_silo(found.built_in, found.silos, self._address, grain, loads, self._roll)
 
@@ -87,11 +122,73 @@ class Placer:
         return [silo for silo in found.silos if silo != self._address]
 
     def choose_among(self, kind: GrainKind, key: str, silos: Sequence[str]) -> str:
-        """Return one of these silos for an activation that moves."""
+        """Return one of these silos for an activation that moves. Raises PlacementFailed."""
         found, loads = self._find(kind), self._loads.known
         assert found is not None
+        if found.is_custom:
+            return self._choose_by(found, silos, kind.name, key, self._address)
         grain = f"{kind.name}/{key}"
         return choose_silo(found.built_in, silos, self._address, grain, loads, self._roll)
+
+    def _suitable(self, kind: GrainKind, key: str) -> TypePlacement:
+        """Return the placement of an ordinary type that has a suitable silo. Raises as `choose`."""
+        found = self._find(kind)
+        if found is not None and not found.silos:
+            raise self._why_none_fits(kind.name, key, found)
+        if found is None or found.is_worker:
+            raise self._why_not(kind.name, key)
+        return found
+
+    # -- strategies of programs
+
+    def _choose_by(
+        self, found: TypePlacement, silos: Sequence[str], name: str, key: str, caller: str
+    ) -> str:
+        """Call the strategy of a class of this process. `silos` are the candidates."""
+        strategy, loads = found.strategy, self._loads.known
+        assert callable(strategy)
+        candidates = tuple(
+            PlacementCandidate(
+                address=row.silo,
+                name=row.name,
+                labels=MappingProxyType(dict(row.labels)),
+                activations=loads.get(row.silo, 0),
+            )
+            for row in found.hosts
+            if row.silo in silos
+        )
+        request = PlacementRequest(grain_type=name, key=key, caller=caller, candidates=candidates)
+        return choose_by(strategy, request)
+
+    async def _ask(self, name: str, key: str, found: TypePlacement) -> str:
+        """Let a silo that hosts the type call its strategy."""
+        asked = found.hosts[self._roll(len(found.hosts))].silo
+        try:
+            chosen = await self._targets.call(
+                asked, PlacementTarget.target_name, PlacementTarget.choose, name, key, self._address
+            )
+        except (CallTimeout, Overloaded) as error:
+            text = f"{name}/{key}: {asked}, which hosts the type, did not choose a silo: {error}"
+            raise SiloUnavailable(text, may_have_run=False) from error
+        if not self._member.is_live(chosen):
+            text = f"{name}/{key}: {asked} chose {chosen}, which is not active here yet: try again"
+            raise SiloUnavailable(text, may_have_run=False)
+        return chosen
+
+    def choose_for(self, name: str, key: str, caller: str) -> str:
+        """Return the silo for an activation that the caller's silo cannot place. Raises as
+        `choose`.
+        """
+        kind = self._kinds.get(name)
+        if kind is None or kind.hosted is None:
+            raise NotHosted(f"{self._address} does not host grain type {show_text(repr(name))}")
+        found = self._suitable(kind, key)
+        if not found.is_custom:
+            grain, loads = f"{name}/{key}", self._loads.known
+            return choose_silo(found.built_in, found.silos, caller, grain, loads, self._roll)
+        return self._choose_by(found, found.silos, name, key, caller)
+
+    # -- errors
 
     def _why_not(self, name: str, key: str) -> SiloUnavailable:
         """Return the reason why no silo can be chosen now. Raises NotHosted."""
@@ -101,6 +198,25 @@ class Placer:
         self.check_hosted(name)
         text = f"{name}/{key}: a silo that hosts it has just become active: try again"
         return SiloUnavailable(text, may_have_run=False)
+
+    def _why_none_fits(self, name: str, key: str, found: TypePlacement) -> Exception:
+        """Return the error for a type whose required labels no active silo has."""
+        wanted = show_requirements(found.requires)
+        changing = self._member.view.with_status(Status.JOINING, Status.STOPPING)
+        rows = [row for row in self._member.view.rows if row.silo in changing]
+        if any(name in row.grain_types and fits(row.labels, found.requires) for row in rows):
+            return SiloUnavailable(
+                f"{name}/{key} requires a silo with {wanted}, and the silos that have these labels "
+                "are starting or stopping: try again",
+                may_have_run=False,
+            )
+        known = sorted(f"{row.name} has {show_labels(row.labels)}" for row in found.hosts)
+        more = f" and {len(known) - SHOWN_MAX} more" if len(known) > SHOWN_MAX else ""
+        return NoSuitableSilo(
+            f"{show_text(f'{name}/{key}')} requires a silo with {wanted}; of the active silos that "
+            f"host the type, {', '.join(known[:SHOWN_MAX])}{more}. Start a silo with these labels, "
+            "or change @grain(requires=...)"
+        )
 
     def check_hosted(self, name: str) -> None:
         """Raise NotHosted if no silo hosts a grain type.

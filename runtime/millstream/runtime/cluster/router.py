@@ -72,7 +72,7 @@ class SiloRouter:
         activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
-        if kind.hosted is not None and self._directory.is_alone and not kind.workers_max:
+        if kind.hosted is not None and self._directory.is_alone and kind.may_be_anywhere:
             return self._catalog.obtain(kind, key)
         silo = self._directory.locations.get(kind.name, key)
         if silo is None:
@@ -129,7 +129,8 @@ class SiloRouter:
             return found
         silo = self._directory.locations.get(kind.name, key)
         if silo is None or silo == self._address:
-            silo = await self._directory.lookup(kind.name, key) or self._placer.choose(kind, key)
+            silo = await self._directory.lookup(kind.name, key)
+            silo = silo or await self._placer.choose(kind, key)
         if silo == self._address:
             return self._catalog.obtain(kind, key)
         self._directory.locations.learn(kind.name, key, silo)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from millstream.runtime.definition.labels import Labels, Requirements
 from millstream.runtime.definition.markers import Declaration
 from millstream.runtime.env import Env
 from millstream.runtime.wire.address import SiloAddress, endpoint_of
@@ -69,6 +70,9 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
         declarations: The data of the marks of its grain types, for other silos.
         placements: The strategy of each grain type that is not placed at random.
         agreement: Settings that all silos of the cluster must have alike, by name.
+        labels: The labels of the silo, sorted by name. Rows of older versions have none.
+        requirements: For each grain type that requires labels of silos: the names, each with the
+            allowed values.
     """
 
     silo: SiloAddress
@@ -84,6 +88,8 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     declarations: tuple[Declaration, ...] = ()
     placements: tuple[tuple[str, str], ...] = ()
     agreement: tuple[tuple[str, str], ...] = ()
+    labels: Labels = ()
+    requirements: tuple[tuple[str, Requirements], ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -105,12 +111,14 @@ class MemberInfo(msgspec.Struct, frozen=True):
         address: `host:port@generation`.
         status: Joining, active or stopping.
         grain_types: The names of the grain types that the silo hosts.
+        labels: The labels of the silo: names and values, sorted by name.
     """
 
     name: str
     address: str
     status: Status
     grain_types: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class TableView(msgspec.Struct, frozen=True, array_like=True):
@@ -147,7 +155,9 @@ class TableView(msgspec.Struct, frozen=True, array_like=True):
 def members_of(view: TableView) -> tuple[MemberInfo, ...]:
     """Return the silos of a view that are not dead, sorted by address."""
     rows = sorted((row for row in view.rows if row.status is not Status.DEAD), key=by_address)
-    return tuple(MemberInfo(row.name, row.silo, row.status, row.grain_types) for row in rows)
+    return tuple(
+        MemberInfo(row.name, row.silo, row.status, row.grain_types, row.labels) for row in rows
+    )
 
 
 def by_address(row: MemberRow) -> str:

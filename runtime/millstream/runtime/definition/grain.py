@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, overload
 
-from millstream.runtime.errors import DefinitionError, NotInCluster
+from millstream.runtime.errors import ConfigError, DefinitionError, NotInCluster
 from millstream.runtime.options import check_fields
-from millstream.runtime.text import show_text
+from millstream.runtime.text import show_text, show_value
 
 from .checks import takes_positional
 from .filters import NO_FILTERS, CallFilters, GrainCall, check_decision
 from .grain_type import GrainType, define
+from .labels import requirements_of
 from .markers import GrainOptions
 from .names import check_kind
-from .placement import RANDOM, PlacementStrategy
+from .placement import RANDOM, Placement, PlacementStrategy, StatelessWorker
 from .reminders import Reminders
 from .state import State
 from .timers import Timer, TimerSchedule, make_schedule
@@ -548,6 +550,18 @@ class GrainContext:
         return await asyncio.to_thread(fn, *args)
 
 
+def check_strategy(subject: str, strategy: PlacementStrategy) -> None:
+    """Raise ConfigError for a function that cannot choose a silo."""
+    if isinstance(strategy, Placement | StatelessWorker):
+        return
+    is_class, is_async = isinstance(strategy, type), inspect.iscoroutinefunction(strategy)
+    if is_class or is_async or not takes_positional(strategy, 1):
+        raise ConfigError(
+            f"{subject} is {show_value(strategy)}; it must be a constant such as PREFER_LOCAL, "
+            "stateless_worker(...), or a plain function that takes a PlacementRequest"
+        )
+
+
 @overload
 def grain(cls: CT, /) -> CT: ...
 @overload
@@ -560,6 +574,7 @@ def grain(
     direct: bool = True,
     filters: CallFilters = NO_FILTERS,
     may_interleave: Callable[[GrainCall], bool] | None = None,
+    requires: Mapping[str, str | Collection[str]] | None = None,
 ) -> Callable[[CT], CT]: ...
 def grain(
     cls: Any = None,
@@ -572,6 +587,7 @@ def grain(
     direct: bool = True,
     filters: CallFilters = NO_FILTERS,
     may_interleave: Callable[[GrainCall], bool] | None = None,
+    requires: Mapping[str, str | Collection[str]] | None = None,
 ) -> Any:
     """Set the options of a grain class: `@grain(name="Airport", placement=HASHED)`.
 
@@ -583,8 +599,10 @@ def grain(
         name: The type name on the wire and in stores: printable text that begins with neither `$`
             nor `~`. None: the class name.
         reentrant: True lets every method start at any await point of another method.
-        placement: The silo that gets a new activation, or `stateless_worker(...)` for several
-            activations of each key in each silo.
+        placement: The silo that gets a new activation: a constant such as `PREFER_LOCAL`, or a
+            function that takes a `PlacementRequest` and returns one of its `candidates`. Such a
+            function runs in the event loop of a silo that hosts the class, so it must not block.
+            Or `stateless_worker(...)` for several activations of each key in each silo.
         idle_after: Seconds without use after which an activation ends. None:
             `RuntimeOptions.idle_after_s`.
         direct: False runs local calls in a task of their own, so that caller and callee never share
@@ -594,6 +612,8 @@ def grain(
         may_interleave: Decides for each call, when it arrives, whether the call may start at any
             await point of other turns; turns that did so block no call. It must not change the
             arguments. None: no call may, except for methods with `@always_interleave`.
+        requires: The labels that a silo needs for activations of this class, by name: a value, or a
+            set of allowed values. At most 32 names. None: every silo is suitable.
 
     Raises:
         DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid. Or a
@@ -610,22 +630,27 @@ def grain(
         direct=direct,
         filters=filters,
         may_interleave=may_interleave,
+        requires=requirements_of(f"{subject}(requires=...)", requires),
     )
     check_fields(made, lambda field: f"{subject}({field}=...)")
+    check_strategy(f"{subject}(placement=...)", placement)
     if may_interleave is not None:
         check_decision(f"{subject}(may_interleave=...)", may_interleave)
     if name is not None:
         check_kind(f"{subject}(name=...)", name)
-
-    def apply(target: Any) -> Any:
-        if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
-            raise DefinitionError(
-                f"{subject} is for classes of Grain, Contract and Observer, not "
-                f"{show_text(repr(target))}"
-            )
-        target.__millstream_options__ = made
-        grain_type: GrainType = target.__dict__["__millstream_type__"]
-        grain_type.check_placement()
-        return target
-
+    apply = partial(give_options, subject, made)
     return apply if cls is None else apply(cls)
+
+
+def give_options(subject: str, made: GrainOptions, target: Any) -> Any:
+    """Give a class its options, and return the class. Raises DefinitionError."""
+    if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
+        raise DefinitionError(
+            f"{subject} is for classes of Grain, Contract and Observer, not "
+            f"{show_text(repr(target))}"
+        )
+    cls: Any = target
+    cls.__millstream_options__ = made
+    grain_type: GrainType = cls.__dict__["__millstream_type__"]
+    grain_type.check_placement()
+    return cls

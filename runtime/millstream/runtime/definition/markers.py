@@ -18,6 +18,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.text import show_text
 
 from .filters import NO_FILTERS, CallFilters, GrainCall
+from .labels import Requirements
 from .placement import RANDOM, PlacementStrategy
 
 __all__ = [
@@ -143,6 +144,7 @@ class GrainOptions:
     direct: bool = True
     filters: CallFilters = NO_FILTERS
     may_interleave: Callable[[GrainCall], bool] | None = None
+    requires: Requirements = ()
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,8 @@ __all__ = [
     "PREFER_LOCAL",
     "RANDOM",
     "Placement",
+    "PlacementCandidate",
+    "PlacementRequest",
     "PlacementStrategy",
     "StatelessWorker",
     "stateless_worker",
@@ -78,7 +81,44 @@ class StatelessWorker:
             )
 
 
-PlacementStrategy = Placement | StatelessWorker
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementCandidate:
+    """A silo that a strategy of your own may choose.
+
+    Attributes:
+        address: The address of the silo, `host:port@generation`.
+        name: The name of the silo, as `Silo(name=...)` gave it.
+        labels: The labels of the silo. They cannot be changed.
+        activations: The number of activations in the silo, up to a second old. 0 until the silo has
+            reported it.
+    """
+
+    address: str
+    name: str
+    labels: Mapping[str, str]
+    activations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementRequest:
+    """The argument of a strategy of your own: a grain that needs an activation.
+
+    Attributes:
+        grain_type: The name of the grain type.
+        key: The key of the grain.
+        caller: The address of the silo whose caller needs the activation. For a call of a client,
+            the address of its gateway.
+        candidates: The active silos that host the type and have the labels that it requires, sorted
+            by address. There is at least one.
+    """
+
+    grain_type: str
+    key: str
+    caller: str
+    candidates: Sequence[PlacementCandidate]
+
+
+PlacementStrategy = Placement | StatelessWorker | Callable[[PlacementRequest], PlacementCandidate]
 """The values of `@grain(placement=...)`."""
 
 

@@ -17,6 +17,7 @@ from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Grain, Openable
+from millstream.runtime.definition.labels import labels_of
 from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
@@ -48,7 +49,7 @@ class LocalCluster:
     The silos share one membership table and one set of stores. Calls go through the cluster's own
     client, which is an operator, and through real connections. The arguments are those of `Silo`,
     without `address`, `advertise`, `name` and `can_own_queues`; each silo listens at a free port of
-    loopback.
+    loopback. `labels` has the labels of each silo.
 
     Args:
         grains: The grain classes that each silo hosts.
@@ -60,6 +61,7 @@ class LocalCluster:
         reminders: The table of reminders, shared by the silos. None: one in memory.
         cluster: The name of the cluster.
         membership: The membership table, shared by the silos. None: one in memory.
+        labels: The labels of the silos, in their order. Silos beyond the list have none.
         filters: Run around the calls of each silo and of the client.
         options: The options of silos and client.
         membership_options: The options of membership.
@@ -84,6 +86,7 @@ class LocalCluster:
         reminders: ReminderTable | None = None,
         cluster: str = "dev",
         membership: MembershipTable | None = None,
+        labels: Sequence[Mapping[str, str]] = (),
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
@@ -100,6 +103,7 @@ class LocalCluster:
         self._stores = stores_of(stores, "LocalCluster")
         self._reminders = MemoryReminderTable() if reminders is None else reminders
         self._table = MemoryMembershipTable() if membership is None else membership
+        self._labels = [dict(labels_of("LocalCluster(labels=...)", one)) for one in labels]
         self._filters = filters
         self._options = options
         self._membership_options = membership_options
@@ -163,6 +167,7 @@ class LocalCluster:
             streams={name: make() for name, make in self._streams.items()},
             parts={name: make() for name, make in self._parts.items()},
             name=f"silo-{len(self.silos)}",
+            labels=dict(enumerate(self._labels)).get(len(self.silos)),
             filters=self._filters,
             options=self._options,
             membership_options=self._membership_options,

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from millstream.runtime.definition.labels import read_labels
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.plugins import find_plugin
 from millstream.runtime.silo.silo import Silo
@@ -110,6 +111,7 @@ RUN_OPTIONS = (
         read_stores,
         "state store, as sqlite:DIRECTORY, or several as NAME=sqlite:DIRECTORY,...",
     ),
+    RunOption("labels", "labels", read_labels, "labels of the silo, as NAME=VALUE,..."),
     RunOption("bookie", BOOKIE, read_switch, "run only the silo's bookie", True),
 )
 """The options of `millstream run`."""

@@ -146,7 +146,15 @@ class SiloAssembly:
             self.peers,
             self.env.wall_s,
         )
-        self.placer = Placer(self.address, self.turns, self.membership, self.loads, self.env.choice)
+        self.placer = Placer(
+            self.address,
+            self.turns,
+            self.membership,
+            self.loads,
+            self.targets,
+            self.references.kinds,
+            self.env.choice,
+        )
         self.router = SiloRouter(
             self.address,
             self.turns,

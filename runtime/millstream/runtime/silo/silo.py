@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.runtime.cluster.limited_table import LimitedTable
-from millstream.runtime.cluster.placement import placements_of
+from millstream.runtime.cluster.placement import placements_of, requirements_of_all
 from millstream.runtime.cluster.table import (
     MemberInfo,
     MemberRow,
@@ -34,6 +34,7 @@ from millstream.runtime.cluster.table import (
 )
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
+from millstream.runtime.definition.labels import labels_of
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.disk.real import RealDisk
 from millstream.runtime.disk.seam import Disk
@@ -132,6 +133,8 @@ class Silo:
         parts: Other parts by name, see `millstream.runtime.extending.SiloPart`. Each object serves
             one silo.
         name: The name for people and balancers. Empty: the address.
+        labels: The labels of the silo, by name, such as `{"zone": "a"}`. Classes with
+            `@grain(requires=...)` are placed by them. At most 32, and 2,000 bytes. None: no labels.
         can_own_queues: False: the silo hosts grains, but reads no queues.
         insecure: True permits an address that is not loopback. Nothing on the wire is encrypted,
             and every program that reaches the port may call every method that is open to clients.
@@ -161,6 +164,7 @@ class Silo:
         streams: Mapping[str, SiloPart] | None = None,
         parts: Mapping[str, SiloPart] | None = None,
         name: str = "",
+        labels: Mapping[str, str] | None = None,
         can_own_queues: bool = True,
         insecure: bool = False,
         filters: CallFilters = NO_FILTERS,
@@ -191,6 +195,7 @@ class Silo:
         check_door(self._listen_at, insecure, "Silo(address=...)")
         self._grains = check_grains(grains)
         self._cluster, self._name, self._filters = cluster, name, filters
+        self._labels = labels_of("Silo(labels=...)", {} if labels is None else labels)
         self._made: list[Any] = []
         own = MemoryMembershipTable(env=env) if membership is None else membership
         self._table: MembershipTable = self._plugin("millstream.membership", own)
@@ -199,8 +204,7 @@ class Silo:
         self._stores: dict[str, StateStore] = {at: self._plugin(of, named[at]) for at in named}
         self._parts = self._bringing = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
-        self._can_own_queues = can_own_queues
-        self._secrets = NO_SECRETS
+        self._can_own_queues, self._secrets = can_own_queues, NO_SECRETS
         self._is_alone = membership is None
         places = ReminderPlaces(reminders, stores, self._table, self._is_alone)
         self._parts = add_reminders(self._parts, self._grains, places, self._plugin)
@@ -215,8 +219,7 @@ class Silo:
         self._killing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stages: asyncio.Task[None] | None = None
-        self._stopped = asyncio.Event()
-        self._stop_reason = StopReason.STOPPED
+        self._stopped, self._stop_reason = asyncio.Event(), StopReason.STOPPED
 
     def _plugin(self, group: str, part: Any) -> Any:
         """Return a part itself, or make the part that a text names. The silo closes only those it
@@ -451,6 +454,8 @@ class Silo:
             ),
             placements=placements_of(self._all_grains()),
             agreement=self._agreement,
+            labels=self._labels,
+            requirements=requirements_of_all(self._all_grains()),
         )
         silo = SiloAssembly(
             identity=Identity(self._cluster, address, True, table_id),

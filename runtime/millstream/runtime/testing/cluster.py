@@ -22,6 +22,7 @@ from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MemoryMembershipTable, Status, TableView
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.labels import labels_of
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
@@ -75,6 +76,7 @@ class SimCluster:
         cluster: The name of the cluster.
         membership: The membership table, in memory, such as `FailingTable`. None: a table that
             never fails.
+        labels: The labels of the silos, in their order. Silos beyond the list have none.
         filters: Run around the calls of silos and clients.
         options: The options of silos and clients.
         membership_options: The options of membership.
@@ -109,6 +111,7 @@ class SimCluster:
         reminders: MemoryReminderTable | None = None,
         cluster: str = "sim",
         membership: MemoryMembershipTable | None = None,
+        labels: Sequence[Mapping[str, str]] = (),
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
@@ -123,6 +126,10 @@ class SimCluster:
         self._lacking = dict(lacking or {})
         makers = makers_of("SimCluster", streams=streams, parts=parts)
         self._streams, self._parts = makers["streams"], makers["parts"]
+        self._labels = {
+            f"silo-{number}": dict(labels_of("SimCluster(labels=...)", one))
+            for number, one in enumerate(labels)
+        }
         self._filters = filters
         self._options = options
         self._membership_options = membership_options
@@ -260,6 +267,7 @@ class SimCluster:
             streams={key: make() for key, make in self._streams.items()},
             parts={key: make() for key, make in self._parts.items()},
             name=name,
+            labels=self._labels.get(name),
             insecure=True,  # names of simulated hosts
             filters=self._filters,
             options=self._options,
@@ -385,7 +393,8 @@ class NotedSilo(Silo):
         record, on = self._simulation.history.record, self._on.name
 
         def on_started(activation: Activation) -> None:
-            record(Activated(str(activation), address, activation.version, on))
+            is_worker = activation.kind.workers_max > 0
+            record(Activated(str(activation), address, activation.version, on, is_worker))
 
         def on_adopted(view: TableView) -> None:
             statuses = tuple((row.silo, row.status.value) for row in view.rows)

@@ -16,7 +16,7 @@ from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag, GrainOptions, Mark, Timeout
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.names import OBSERVER_SIGN
-from millstream.runtime.definition.placement import StatelessWorker
+from millstream.runtime.definition.placement import Placement, StatelessWorker
 from millstream.runtime.definition.reminders import ReminderMark, Reminders
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
 from millstream.runtime.env import processors
@@ -86,6 +86,7 @@ class GrainKind:
         "is_reentrant",
         "is_simple",
         "is_system",
+        "may_be_anywhere",
         "may_interleave",
         "name",
         "open_to",
@@ -128,6 +129,8 @@ class GrainKind:
         self.may_interleave = None if options is None else options.may_interleave
         self.workers_max = 0 if options is None else workers_max_of(options)
         """The most activations of one key here, for a class of stateless workers. Else 0."""
+        self.may_be_anywhere = options is None or may_be_anywhere(options)
+        """True if each silo that hosts the type may have its activations, one for each key."""
         self.incoming = () if options is None else (*incoming, *options.filters.incoming)
         self.outgoing = () if options is None else tuple(options.filters.outgoing)
         states = {} if hosted is None else hosted.states
@@ -206,6 +209,11 @@ def workers_max_of(options: GrainOptions) -> int:
     if not isinstance(placement, StatelessWorker):
         return 0
     return placement.max_local or processors()
+
+
+def may_be_anywhere(options: GrainOptions) -> bool:
+    """Return True if a built-in strategy chooses among all silos that host the class."""
+    return isinstance(options.placement, Placement) and not options.requires
 
 
 def list_timers(
