@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import AsyncMock
@@ -10,7 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 from tests.sim.suites import calls_suite
-from tests.sim.suites.calls_suite import Account
+from tests.sim.suites.calls_suite import Account, check_handled
 from tests.sim.suites.run import record
 from tests.sim.suites.run.record import current_run
 from tests.sim.suites.runner import is_noticed, run_seed
@@ -32,6 +33,7 @@ from millstream.runtime.turns.mailbox import Mailbox
 from millstream.runtime.turns.result_buffer import ResultBuffer
 from millstream.runtime.turns.results import RunningResults
 from millstream.runtime.turns.timers import ActivationTimer, TickSpec, Timers
+from millstream.runtime.turns.workers import WorkerTable
 from millstream.streams import QueueMessage, Token
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.reading import reader
@@ -384,6 +386,17 @@ def test_what_a_checker_finds_fails_the_calls(
 ) -> None:
     monkeypatch.setattr(calls_suite, checker, lambda history: [f"{checker} found it"])
     assert f"{checker} found it" in run_seed("calls", 1).failure
+
+
+def test_a_pool_with_too_many_workers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = WorkerTable.__init__
+    monkeypatch.setattr(WorkerTable, "__init__", lambda self, most: init(self, most + 1))
+    assert is_noticed("calls", "has too many workers of clerk/")
+
+
+def test_a_call_of_a_worker_that_ran_twice_or_never_is_noticed() -> None:
+    problems = check_handled(Counter({"a": 1, "b": 2}), ["a", "c"])
+    assert problems == ["b ran 2 times", "c was acknowledged, and did not run"]
 
 
 def test_a_call_that_never_ends_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

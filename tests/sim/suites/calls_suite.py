@@ -16,6 +16,8 @@ The suite judges these promises:
   generator runs ahead by at most one batch, and ends with its consumer or its activation.
 - A grain that moves to another silo continues with its value and state as they were, and no
   activation runs in between.
+- A pool of stateless workers never has more workers than its limit. A worker runs one turn at a
+  time. An acknowledged call of a worker ran once, any other at most once.
 - After the repair each grain answers all callers.
 """
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,10 +47,12 @@ from millstream.runtime import (
     read_only,
     reminder,
     state,
+    stateless_worker,
     timer,
     with_options,
 )
 from millstream.runtime.testing import (
+    Activated,
     CallEnded,
     CallStarted,
     Deactivated,
@@ -76,6 +80,8 @@ AUDIT_S = 1.3
 TICK_LATE_S = 0.05  # nothing delays a tick that interleaves
 TICK_EARLY_S = 0.0015  # timers of even seeds fire early
 CHIME_LATE_S = 8.0  # after the repair: a move of its reminders, and the skew of two clocks
+CLERKS = ("clerk-0", "clerk-1")
+CLERKS_MAX = 3  # stateless workers of one key in one silo
 OBSERVED_S = 10.0  # after the repair: all accounts call one observer
 BATCH_ITEMS = 4
 AHEAD_MAX = 2 * BATCH_ITEMS + 1  # the batch that is read, the one that waits, and one more item
@@ -130,6 +136,53 @@ class Watcher(Observer):
         finally:
             self._is_busy = False
         return op
+
+
+@grain(name="clerk", placement=stateless_worker(max_local=CLERKS_MAX))
+class Clerk(Grain):
+    """A stateless worker that notes violations of the turn rule."""
+
+    def __init__(self) -> None:
+        self._is_busy = False
+
+    async def on_activate(self) -> None:
+        """Take some time to start."""
+        await asyncio.sleep(calls_run().simulation.rng.choice((0.0, 0.0, 0.3)))
+
+    async def handle(self, op: str, seconds: float) -> str:
+        """Note a call."""
+        run = calls_run()
+        if self._is_busy:
+            run.on_violated(f"{op}: two turns of a worker overlap")
+        self._is_busy = True
+        run.handled[op] += 1
+        run.figures["handled"] += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._is_busy = False
+        return op
+
+
+def check_pools(events: Sequence[tuple[float, object]], most: int) -> list[str]:
+    """Check that no silo had more than `most` workers of one key at a time."""
+    live: Counter[tuple[str, str]] = Counter()
+    found = []
+    for at_s, event in events:
+        if isinstance(event, Activated) and event.is_worker:
+            live[event.silo, event.grain] += 1
+            if live[event.silo, event.grain] > most:
+                found.append(f"t={at_s:.6f}: {event.silo} has too many workers of {event.grain}")
+        elif isinstance(event, Deactivated) and live[event.silo, event.grain]:
+            live[event.silo, event.grain] -= 1
+    return found
+
+
+def check_handled(handled: Counter[str], acknowledged: list[str]) -> list[str]:
+    """Check that each acknowledged call of a worker ran once, and others at most once."""
+    twice = [f"{op} ran {count} times" for op, count in handled.items() if count > 1]
+    lost = [f"{op} was acknowledged, and did not run" for op in acknowledged if not handled[op]]
+    return twice + lost
 
 
 def check_seen(seen: Counter[str], acknowledged: list[str]) -> list[str]:
@@ -453,6 +506,8 @@ class CallsRun(Run):
         self.chimes = Chimes(self)
         self.pages = Pages(self)
         self.newest: dict[str, int] = {}  # the last activation of each account
+        self.handled: Counter[str] = Counter()
+        self.handled_for: list[str] = []  # acknowledged calls of workers
         self.is_over = False
 
     def now_wall_s(self) -> float:
@@ -545,12 +600,14 @@ class Caller:
             await self._observe(runtime, [runtime.grain(Account, one) for one in (key, other)])
         elif roll < 0.86:
             await self._call("ops", account.ops())
-        elif roll < 0.90:
+        elif roll < 0.89:
             op, count = self._next_op("/read"), self._rng.choice((0, 1, 4, 20))
             last = self._rng.choice((count, count, count // 2))
             await self._call("read", self._read(account, op, count, last), limit_s=READ_S)
-        elif roll < 0.93:
+        elif roll < 0.915:
             await self._call("leave", account.leave())
+        elif roll < 0.945:
+            await self._ask_clerks(runtime.grain(Clerk, self._rng.choice(CLERKS)))
         else:
             hurried = with_options(account, timeout=1.0)
             await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)
@@ -568,6 +625,16 @@ class Caller:
         watcher.is_over = True
         for problem in check_seen(watcher.seen, told):
             self._run.on_violated(problem)
+
+    async def _ask_clerks(self, clerk: Clerk) -> None:
+        """Call a stateless worker several times at once."""
+        count = self._rng.choice((1, 2, 6))
+        await asyncio.gather(*(self._ask_clerk(clerk) for _ in range(count)))
+
+    async def _ask_clerk(self, clerk: Clerk) -> None:
+        op, seconds = self._next_op("/handled"), self._rng.uniform(0.0, 0.3)
+        if await self._call("handle", clerk.handle(op, seconds)):
+            self._run.handled_for.append(op)
 
     async def _show(self, account: Account, watcher: Watcher, told: list[str]) -> None:
         op = self._next_op("/shown")
@@ -628,7 +695,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run = CallsRun(simulation)
     simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
-    cluster = SimCluster(simulation, silos=plan.silos, grains=[Account], options=RUNTIME)
+    cluster = SimCluster(simulation, silos=plan.silos, grains=[Account, Clerk], options=RUNTIME)
     await cluster.start()
     names = ("client-0", "client-1")
     programs = Programs(simulation, cluster, lambda host, name: Caller(run, host, name), names)
@@ -649,6 +716,8 @@ async def calls(simulation: Simulation) -> Counter[str]:
         run.check_books(books),
         run.chimes.check_delivered(),
         run.pages.check_closed(live),
+        check_pools(simulation.history.events, CLERKS_MAX),
+        check_handled(run.handled, run.handled_for),
     )
     run.figures["late requests"] += cluster.late_requests
     await cluster.close()
@@ -714,4 +783,6 @@ async def read_from(cluster: SimCluster, name: str) -> dict[str, list[str]]:
     """Read the operations of all accounts through one silo."""
     silo = cluster.silo(name)
     assert silo is not None
+    for key in CLERKS:
+        await silo.grain(Clerk, key).handle(f"{name}/{key}", 0.0)
     return {key: await silo.grain(Account, key).ops() for key in ACCOUNTS}

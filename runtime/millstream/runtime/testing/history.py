@@ -75,14 +75,17 @@ class Activated:
     Attributes:
         grain: The grain, `Type/key`.
         silo: The address of the silo.
-        registered_version: The version of the view at which the activation was registered.
+        registered_version: The version of the view at which the activation was registered. 0 for a
+            stateless worker.
         host: The host of the silo.
+        is_worker: True for a stateless worker. A grain may have several of them.
     """
 
     grain: str
     silo: str
     registered_version: int
     host: str = ""
+    is_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True)
