@@ -314,6 +314,19 @@ def test_the_request_counts_activations() -> None:
     in_zones(main)
 
 
+def test_the_only_silo_of_a_cluster_calls_the_function() -> None:
+    async def main(world: World) -> None:
+        assert await world.at(0, partial(where, Chosen, "a")) == world.silo(0).address
+        assert len(CALLS) == 1
+        with_errors(CALLS, ANSWERS)
+        assert isinstance(await world.at_client(partial(failure, Both)), NoSuitableSilo)
+        await world.at(0, partial(where, Chosen, "a"))
+        with pytest.raises(PlacementFailed):
+            await world.at(0, partial(where, Chosen, "b"))
+
+    in_zones(main, silos=1)
+
+
 @pytest.mark.parametrize(
     "wrong", [PlacementCandidate, a_coroutine, stateless_worker, lambda: None, "random", 5]
 )

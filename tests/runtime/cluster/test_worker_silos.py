@@ -55,6 +55,9 @@ class SizerGrain(Sizer, Grain):
     async def ask(self, key: str) -> str:
         return await self.grain(Plain, key).ask(self.key)
 
+    async def on_activate(self) -> None:
+        await asyncio.sleep(0.01)
+
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         ENDED.append(self.context.silo)
 

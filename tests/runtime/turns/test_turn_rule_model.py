@@ -478,15 +478,16 @@ def test_a_tick_stays_with_its_worker_and_calls_behind_it_do_not() -> None:
     assert tick.grants == 1 and tick.request.activation is one
 
 
-def test_a_worker_that_becomes_free_relieves_the_longest_mailbox_first() -> None:
-    table, (one, two, three) = make_pool(3)
+@pytest.mark.parametrize("longest", [0, 1])
+def test_a_worker_that_becomes_free_relieves_the_longest_mailbox_first(longest: int) -> None:
+    table, workers = make_pool(3)
     running = [occupy(table) for _ in range(3)]
     entries = [Waiting() for _ in range(4)]
-    for place, entry in zip([one, two, two, two], entries, strict=True):
-        place.queue(entry)
+    for place, entry in zip([1 - longest, longest, longest, longest], entries, strict=True):
+        workers[place].queue(entry)
     release(running[2])
     assert [entry.grants for entry in entries] == [0, 1, 0, 0]
-    assert entries[1].request.activation is three
+    assert entries[1].request.activation is workers[2]
 
 
 def test_a_surplus_worker_is_found_after_quiet_looks_and_the_last_ones_go_first() -> None:
@@ -510,6 +511,11 @@ def test_workers_that_the_load_needs_between_looks_are_no_surplus() -> None:
         assert found in (None, workers[2])
     assert found is workers[2]
     table.remove(workers[2])
+    for _ in range(2):
+        one, two = occupy(table), occupy(table)
+        release(one)
+        release(two)
+        assert looks(table, 1) == [None]
     one, two = occupy(table), occupy(table)
     assert looks(table, QUIET_LOOKS + 1) == [None] * (QUIET_LOOKS + 1)
 

@@ -81,11 +81,10 @@ class Placer:
             self._types = HostedTypes(view)
         return self._types.of(kind.name, kind.hosted)
 
-    def find_worker_silo(self, kind: GrainKind, is_accepting: bool) -> str:
+    def find_worker_silo(self, kind: GrainKind) -> str:
         """Return the silo for a call to a stateless worker: this one, else a random suitable one.
 
-        Returns an empty text if there is none, or the type has no stateless workers. `is_accepting`
-        is False while this silo starts no activations.
+        Returns an empty text if there is none, or the type has no stateless workers.
         """
         if kind.hosted is not None and not kind.workers_max:
             return ""
@@ -93,12 +92,8 @@ class Placer:
         if found is None or not found.is_worker:
             return ""
         if self._address in found.silos:
-            if is_accepting:
-                return self._address
-            others = [silo for silo in found.silos if silo != self._address]
-        else:
-            others = list(found.silos)
-        return others[self._roll(len(others))] if others else ""
+            return self._address
+        return found.silos[self._roll(len(found.silos))] if found.silos else ""
 
     async def choose(self, kind: GrainKind, key: str) -> str:
         """Return the silo for a new activation of an ordinary grain.

@@ -87,7 +87,7 @@ class SiloRouter:
         No location of a worker is remembered, so calls of silos that do not host the type spread
         over those that do.
         """
-        silo = self._placer.find_worker_silo(kind, self._catalog.is_accepting)
+        silo = self._placer.find_worker_silo(kind)
         if silo == self._address:
             return self._catalog.obtain(kind, key)
         return self._peers.get(silo) if silo else None

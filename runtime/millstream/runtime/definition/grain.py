@@ -651,6 +651,7 @@ def give_options(subject: str, made: GrainOptions, target: Any) -> Any:
         )
     cls: Any = target
     cls.__millstream_options__ = made
-    grain_type: GrainType = cls.__dict__["__millstream_type__"]
-    grain_type.check_placement()
+    grain_type: GrainType | None = cls.__dict__.get("__millstream_type__")  # Contract has none
+    if grain_type is not None:
+        grain_type.check_placement()
     return cls
