@@ -1,9 +1,9 @@
 """Consoles send heartbeats of games; grains keep the games and the players."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import Annotated
 
-import json
-from dataclasses import asdict, dataclass
+import msgspec
 
 from millstream.runtime import Grain, Observer, ObserverSet, grain, stateless_worker
 
@@ -16,7 +16,15 @@ class Status:
     """The state of a game: its score, and the players that are in it."""
 
     score: str
-    players: list[str]
+    players: Annotated[list[str], msgspec.Meta(max_length=PLAYERS_MAX)]
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """The message that a console sends about its game."""
+
+    game: str
+    status: Status
 
 
 class Watcher(Observer):
@@ -31,8 +39,8 @@ class Presence(Grain):
     """Decodes heartbeats in the silo where they arrive, and passes them on to their games."""
 
     async def heartbeat(self, data: bytes) -> None:
-        game, status = decode_heartbeat(data)
-        await self.grain(Game, game).update(status)
+        heartbeat = decode_heartbeat(data)
+        await self.grain(Game, heartbeat.game).update(heartbeat.status)
 
 
 class Game(Grain):
@@ -77,18 +85,12 @@ class Player(Grain):
 
 def encode_heartbeat(game: str, status: Status) -> bytes:
     """Return the bytes that a console sends."""
-    return json.dumps({"game": game, **asdict(status)}).encode()
+    return msgspec.json.encode(Heartbeat(game, status))
 
 
-def decode_heartbeat(data: bytes) -> tuple[str, Status]:
-    """Return the game and its status. Raises ValueError for bytes of another form."""
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError("a heartbeat must be a JSON object")
-    game, score, players = (found.get(name) for name in ("game", "score", "players"))
-    is_valid = isinstance(game, str) and isinstance(score, str) and isinstance(players, list)
-    if not is_valid or not all(isinstance(name, str) for name in players):
-        raise ValueError("a heartbeat has the texts `game` and `score`, and a list `players`")
-    if len(players) > PLAYERS_MAX:
-        raise ValueError(f"a game has at most {PLAYERS_MAX} players")
-    return game, Status(score, players)
+def decode_heartbeat(data: bytes) -> Heartbeat:
+    """Return the content of a heartbeat. Raises ValueError for bytes of another form."""
+    try:
+        return msgspec.json.decode(data, type=Heartbeat)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"the bytes are no heartbeat: {error}") from None
