@@ -55,6 +55,8 @@ OPTION_CLASSES = {
     "FlowOptions": "millstream.streams",
     "GeneratorOptions": "millstream.providers.generator",
     "HttpOptions": "millstream.providers.priority.http",
+    "JobOptions": "millstream.providers.priority.jobs",
+    "JobRetry": "millstream.providers.priority.jobs",
     "LedgerOptions": "millstream.providers.ledger",
     "LedgerTopicOptions": "millstream.providers.ledger",
     "LedgerTopicSettings": "millstream.providers.ledger",

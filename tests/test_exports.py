@@ -21,6 +21,7 @@ PARTS = [
     "millstream.providers.ledger",
     "millstream.providers.ledger.inspection",
     "millstream.providers.priority",
+    "millstream.providers.priority.jobs",
     "millstream.balancers",
 ]
 HEAVY = ("sqlite3", "pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")

@@ -19,6 +19,7 @@ PUBLIC = [
     "millstream.providers.memory",
     "millstream.providers.priority",
     "millstream.providers.priority.http",
+    "millstream.providers.priority.jobs",
     "millstream.providers.sqlite",
     "millstream.runtime",
     "millstream.runtime.database",

@@ -68,6 +68,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "surface",
         "adapter",
         "ground",
+        "jobs",
         "http",
     ),
 }
@@ -81,7 +82,7 @@ STRANGERS = {
         frozenset({"bookie", "handle"}),
         frozenset({"queues", "alone"}),
     },
-    "providers.priority": set(),
+    "providers.priority": {frozenset({"jobs", "http"})},
 }
 """Packages that must not import each other."""
 ONE_IMPLEMENTER = {
@@ -221,6 +222,7 @@ FACES = {
     "millstream.providers.memory",
     "millstream.providers.priority",
     "millstream.providers.priority.http",
+    "millstream.providers.priority.jobs",
     "millstream.providers.spark",
     "millstream.providers.spark.index",
     "millstream.providers.sqlite",

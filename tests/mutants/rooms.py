@@ -233,6 +233,13 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         )
     }
     | {
+        f"{PRIORITY}/jobs/decision.py": (f"{PRIORITIES}/test_job_cores.py",),
+        f"{PRIORITY}/jobs/row.py": (
+            f"{PRIORITIES}/test_job_cores.py",
+            f"{PRIORITIES}/test_jobs.py",
+        ),
+        f"{PRIORITY}/jobs/status.py": (f"{PRIORITIES}/test_jobs.py",),
+        f"{PRIORITY}/owner/relative.py": (f"{PRIORITIES}/test_job_cores.py",),
         f"{PRIORITY}/core/index/available.py": (f"{PRIORITIES}/test_available.py",),
         f"{PRIORITY}/core/strays.py": (f"{PRIORITIES}/test_strays.py",),
         f"{PRIORITY}/core/shards.py": (*PRIORITY_CORE[:1], f"{PRIORITIES}/test_shards.py"),

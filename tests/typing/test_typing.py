@@ -27,6 +27,7 @@ SUBJECTS = [
     "adapters",
     "buffers",
     "grains",
+    "jobs",
     "observers",
     "plugins",
     "priority",

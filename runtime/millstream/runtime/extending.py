@@ -36,6 +36,7 @@ from .definition.headers import check_headers
 from .definition.markers import Declaration, Mark, add_mark, marks_of, open_to, stopping
 from .definition.markers import isolated as isolated
 from .definition.method import source_of
+from .definition.reference import MethodReference, method_reference
 from .definition.storage import refuse_stale
 from .disk.real import RealDisk
 from .disk.seam import DirLock, Disk, DiskFile, DiskFull, DiskThread, SyncFailed
@@ -84,6 +85,7 @@ __all__ = [
     "LineBudget",
     "Mark",
     "Members",
+    "MethodReference",
     "Opener",
     "Program",
     "RealDisk",
@@ -116,6 +118,7 @@ __all__ = [
     "kind_of",
     "load_plugin",
     "marks_of",
+    "method_reference",
     "needs_wrappers",
     "open_row",
     "open_to",
@@ -179,6 +182,17 @@ class Opener(Protocol):
 
     def check_running(self) -> None:
         """Raise NotInCluster unless the silo or client is started and has not ended."""
+        ...
+
+    def decode_error(self, data: bytes, /) -> Exception:
+        """Return the exception that `encode_error` encoded.
+
+        Args:
+            data: The result of `encode_error`.
+
+        Returns:
+            A fresh exception of the same type, or a GrainError if the type is unknown here.
+        """
         ...
 
 

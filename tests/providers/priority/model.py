@@ -298,12 +298,12 @@ class Model:
             self.give_back(one, self.now + delay if delay else 0)
         return (one.state, one.version, one.due, not is_repeat)
 
-    def cancel(self, now: int, id: str) -> tuple[object, ...]:
+    def cancel(self, now: int, id: str, unless_leased: bool = False) -> tuple[object, ...]:
         self.at(now)
         one = self.item(id)
         if one.state in ("COMPLETED", "ERRORED"):
             raise Refused("MessageFinished")
-        is_changed = one.state != "CANCELED"
+        is_changed = one.state != "CANCELED" and not (unless_leased and one.state == "RUNNING")
         if is_changed:
             if one.state == "RUNNING":
                 self.end(one, "canceled")

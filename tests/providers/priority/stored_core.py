@@ -168,16 +168,22 @@ class StoredCore:
     ) -> Dequeued:
         return self.do(now_ms, Dequeue(worker, count, wanted, lease_ms, same_value_ok))
 
-    def complete(self, now_ms: int, id: str, token: LeaseToken) -> Done:
-        return self.do(now_ms, Complete(id, token))
+    def complete(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
+        return self.do(now_ms, Complete(id, token, reason))
 
     def fail(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
         return self.do(now_ms, Fail(id, token, reason))
 
     def cancel(
-        self, now_ms: int, id: str, token: LeaseToken | None = None, reason: str = ""
+        self,
+        now_ms: int,
+        id: str,
+        token: LeaseToken | None = None,
+        reason: str = "",
+        *,
+        unless_leased: bool = False,
     ) -> Done:
-        return self.do(now_ms, Cancel(id, token, reason))
+        return self.do(now_ms, Cancel(id, token, reason, unless_leased))
 
     def extend(self, now_ms: int, id: str, token: LeaseToken, lease_ms: int | None = None) -> Done:
         return self.do(now_ms, Extend(id, token, lease_ms))

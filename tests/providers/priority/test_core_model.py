@@ -262,8 +262,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 5),
         how=st.sampled_from(["completed", "completed", "canceled", "failed"]),
+        reason=st.sampled_from(["", "done"]),
     )
-    def finish(self, which: int, how: str) -> None:
+    def finish(self, which: int, how: str, reason: str = "") -> None:
         id, token = self.tokens[-1 - which % len(self.tokens)]
         act = {
             "completed": self.core.complete,
@@ -271,8 +272,8 @@ class CoreMachine(RuleBasedStateMachine):
             "failed": self.core.fail,
         }
         self.both(
-            lambda: act[how](self.now, id, LeaseToken(*token)),
-            lambda: self.model.finish(self.now, id, token, how),
+            lambda: act[how](self.now, id, LeaseToken(*token), reason),
+            lambda: self.model.finish(self.now, id, token, how, reason),
         )
 
     @rule(id=IDS, epoch=st.integers(0, 9), version=st.integers(0, 9))
@@ -298,9 +299,12 @@ class CoreMachine(RuleBasedStateMachine):
             lambda: self.model.release(self.now, id, token, delay, refund),
         )
 
-    @rule(id=IDS)
-    def cancel(self, id: str) -> None:
-        self.both(lambda: self.core.cancel(self.now, id), lambda: self.model.cancel(self.now, id))
+    @rule(id=IDS, unless_leased=st.booleans())
+    def cancel(self, id: str, unless_leased: bool = False) -> None:
+        self.both(
+            lambda: self.core.cancel(self.now, id, unless_leased=unless_leased),
+            lambda: self.model.cancel(self.now, id, unless_leased),
+        )
 
     @rule(id=IDS, priority=PRIORITIES)
     def prioritise(self, id: str, priority: int) -> None:
@@ -506,7 +510,7 @@ class Walk:
 
     def finish(self) -> None:
         how = self.rng.choice(["completed", "completed", "canceled", "failed"])
-        self.machine.finish(self.rng.randrange(8), how)
+        self.machine.finish(self.rng.randrange(8), how, self.rng.choice(["", "done"]))
 
     def rest(self) -> None:
         rng, machine = self.rng, self.machine
@@ -514,7 +518,7 @@ class Walk:
         acts: list[Callable[[], None]] = [
             lambda: machine.extend(which, rng.choice([None, 1, 30])),
             lambda: machine.release(which, rng.choice([0, 0, 4]), rng.random() < 0.5),
-            lambda: machine.cancel(self.id()),
+            lambda: machine.cancel(self.id(), rng.random() < 0.5),
             lambda: machine.prioritise(self.id(), rng.randint(-2, 2)),
             lambda: machine.requeue(self.id(), self.id()),
             lambda: machine.sweep(rng.randint(1, 4)),

@@ -31,7 +31,7 @@ from millstream.runtime.extending import (
 from millstream.streams import Capability, PersistentStreams
 
 from .core.settings import QueueSettings, Template, settings_for
-from .core.shards import SHARD_MARK, STREAMS
+from .core.shards import JOBS, SHARD_MARK, STREAMS
 from .owner.grain import owner_of
 from .owner.options import PriorityOptions
 from .owner.spreading import Shard
@@ -69,8 +69,8 @@ class PriorityQueues(SiloPart):
             your own `PriorityStore`. Silos of one process may share one object; silos of several
             processes each open the same place.
         auto_create: Whether the first enqueue or dequeue creates the queue. If False, call
-            `PriorityQueue.create` first. Queues whose names begin with `stream/` are never created
-            on first use, because stream providers create them.
+            `PriorityQueue.create` first. Queues whose names begin with `stream/` or `job/` are
+            never created on first use, because stream providers and `Jobs` create them.
         templates: Settings for queues that are created on first use. The template with the longest
             prefix of the queue's name applies. Without one, the queue gets the default
             `QueueSettings`.
@@ -132,8 +132,8 @@ class PriorityQueues(SiloPart):
         """The settings with which first use creates this queue; None if first use does not
         create it.
         """
-        if SHARD_MARK in queue or queue.startswith(STREAMS):
-            return None  # shards are created by shard 0, and queues of streams by their provider
+        if SHARD_MARK in queue or queue.startswith((STREAMS, JOBS)):
+            return None  # shards are created by shard 0, and these queues by their parts
         return settings_for(queue, self._templates) if self._auto_create else None
 
     def shard(self, name: str, /) -> Shard:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from millstream.runtime.codec.failures import rebuild
 from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.definition.checks import is_root
 from millstream.runtime.definition.filters import CallFilter
@@ -136,6 +137,10 @@ class References:
         """Return a name that is unique in the whole life of the cluster."""
         self._names += 1
         return f"{self.address}.{self._names}"
+
+    def decode_error(self, data: bytes, /) -> Exception:
+        """Return the exception that `encode_error` encoded, or a GrainError for an unknown type."""
+        return rebuild(data, self._known_errors)
 
     # -- kinds
 

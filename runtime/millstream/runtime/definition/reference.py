@@ -12,19 +12,29 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from millstream.runtime.errors import ConfigError, NotRemote
 from millstream.runtime.text import show_text
 
 from .headers import HeaderSet, check_size, merge_headers
+from .method import MethodSpec
 from .names import grain_id
 
 if TYPE_CHECKING:
     from .grain import Contract
     from .grain_type import GrainType
 
-__all__ = ["OptionedReference", "Reference", "is_reference", "with_options"]
+__all__ = [
+    "MethodReference",
+    "OptionedReference",
+    "Reference",
+    "is_reference",
+    "method_reference",
+    "with_options",
+]
 
 C = TypeVar("C", bound="Contract")
 
@@ -118,6 +128,73 @@ def is_reference(obj: object, /) -> bool:
         obj: Any object.
     """
     return issubclass(type(obj), Reference)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodReference:
+    """A method of a reference, such as `airport.land`, as `method_reference` finds it.
+
+    Attributes:
+        type_name: The name of the grain type on the wire.
+        key: The key of the grain.
+        spec: The method.
+        timeout_s: The deadline that the reference sets, in seconds. None: that of the method.
+        headers: The headers that the reference sets for the callee only.
+        flowing_headers: The headers that the reference sets for the whole chain.
+    """
+
+    type_name: str
+    key: str
+    spec: MethodSpec
+    timeout_s: float | None
+    headers: Mapping[str, str]
+    flowing_headers: Mapping[str, str]
+
+    def encode_arguments(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+        """Encode the arguments of a call, with the defaults of the method.
+
+        Args:
+            args: The arguments by position.
+            kwargs: The arguments by name.
+
+        Returns:
+            One MessagePack array, for `Arguments.decode` of the method.
+
+        Raises:
+            TypeError: An argument is missing, unknown or of another type than its annotation.
+        """
+        try:
+            bound = self.spec.signature.bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.spec.label}: {error}") from None
+        bound.apply_defaults()
+        return self.spec.arguments.encode(tuple(bound.arguments.values())[1:])
+
+
+def method_reference(method: object, /) -> MethodReference | None:
+    """Find the grain and the method of a bound method of a reference.
+
+    Args:
+        method: Any object, such as `airport.land`.
+
+    Returns:
+        The method of the reference. None if the object is nothing of that kind.
+    """
+    if not isinstance(method, MethodType) or not is_reference(method.__self__):
+        return None
+    found: Any = method.__self__
+    spec = found._ms_type.spec_of(method.__name__)
+    if spec is None:
+        return None
+    headers = found._ms_headers or HeaderSet({})
+    return MethodReference(
+        found._ms_kind,
+        found._ms_key,
+        spec,
+        found._ms_timeout_s,
+        headers.own,
+        headers.flowing or {},
+    )
 
 
 def with_options(

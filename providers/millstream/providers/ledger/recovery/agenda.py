@@ -1,9 +1,9 @@
 """The ledgers to repair, their order, and their retries. Pure: times come from the caller.
 
-Owns: `Agenda`, `Job`. Invariants: the ledger with the fewest answering bookies is first. The writer
-of a ledger has `open_fragment_after_s` to replace a bookie, counted from when the need was seen at
-that fragment. A failed repair waits, longer each time, unless bookies have come or gone in the
-meantime.
+Owns: `Agenda`, `CopyJob`. Invariants: the ledger with the fewest answering bookies is first. The
+writer of a ledger has `open_fragment_after_s` to replace a bookie, counted from when the need was
+seen at that fragment. A failed repair waits, longer each time, unless bookies have come or gone in
+the meantime.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from millstream.runtime.extending import Backoff
 from .needs import Needs
 from .options import RecoveryOptions
 
-__all__ = ["Agenda", "Job"]
+__all__ = ["Agenda", "CopyJob"]
 
 RETRY_FIRST_S = 5.0
 
 
-class Job(NamedTuple):
+class CopyJob(NamedTuple):
     """A ledger to repair; `may_end`: the repair may close it, if necessary."""
 
     copies: int
@@ -50,7 +50,7 @@ class Agenda:
         self._tries: dict[int, Tries] = {}
         self._seen: set[int] = set()
         self._lacking: dict[int, Needs] = {}
-        self._jobs: list[Job] = []
+        self._jobs: list[CopyJob] = []
         self._next_s = math.inf
 
     @property
@@ -92,7 +92,7 @@ class Agenda:
         tries = self._tries.get(ledger)
         is_waiting = tries is not None and now_s < tries.again_s
         if not is_waiting and needs.can_be_met(may_end):
-            self._jobs.append(Job(needs.copies, ledger, may_end))
+            self._jobs.append(CopyJob(needs.copies, ledger, may_end))
 
     def _may_end(self, record: LedgerRecord, needs: Needs, now_s: float) -> bool:
         """Whether the writer had `open_fragment_after_s` to replace bookies."""
@@ -109,7 +109,7 @@ class Agenda:
         self._next_s = min(self._next_s, since_s + self._grace_s)
         return False
 
-    def jobs(self) -> Sequence[Job]:
+    def jobs(self) -> Sequence[CopyJob]:
         """End an audit; return the repairs to do now, in order."""
         self._since_s = {n: since for n, since in self._since_s.items() if n in self._seen}
         self._tries = {n: tries for n, tries in self._tries.items() if n in self._seen}

@@ -25,7 +25,7 @@ from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.runtime import StorageError
 
-from .agenda import Agenda, Job
+from .agenda import Agenda, CopyJob
 from .bookie_standing import BookieStanding, BookieStandings
 from .changes import ClaimLost
 from .copier import EntriesLost
@@ -211,7 +211,7 @@ class Auditor:
         finally:
             self._auditing = None
 
-    async def _look_at_ledgers(self) -> list[Job]:
+    async def _look_at_ledgers(self) -> list[CopyJob]:
         """Return the repairs to do now, the most urgent first. Raises StorageError."""
         agenda, count, ledgers_of = self._agenda, 0, Counter[str]()
         room = len(self._context.bookies.writable())
@@ -234,7 +234,7 @@ class Auditor:
         )
         return list(agenda.jobs())
 
-    async def _work(self, jobs: deque[Job]) -> None:
+    async def _work(self, jobs: deque[CopyJob]) -> None:
         while jobs and self._is_acting:
             _, ledger, may_end = jobs.popleft()
             try:

@@ -201,3 +201,6 @@ class HostOpener:
 
     def check_running(self) -> None:
         """Do nothing: a silo that has ended answers no call."""
+
+    def decode_error(self, data: bytes, /) -> Exception:
+        raise ConfigError("a queue adapter stores no errors")

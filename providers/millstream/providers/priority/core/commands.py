@@ -154,9 +154,10 @@ class Complete(NamedTuple):
 
     id: str
     token: LeaseToken
+    reason: str = ""
 
     def on(self, core: PriorityCore, now_ms: int) -> Done:
-        return core.complete(now_ms, self.id, self.token)
+        return core.complete(now_ms, self.id, self.token, self.reason)
 
 
 class Fail(NamedTuple):
@@ -171,14 +172,20 @@ class Fail(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Cancel the message. Without a token, an operator cancels it in any unfinished state."""
+    """Cancel the message.
+
+    Without a token, an operator cancels it in any unfinished state; with `unless_leased`, a message
+    that a worker has leased stays as it is.
+    """
 
     id: str
     token: LeaseToken | None = None
     reason: str = ""
+    unless_leased: bool = False
 
     def on(self, core: PriorityCore, now_ms: int) -> Done:
-        return core.cancel(now_ms, self.id, self.token, self.reason)
+        id, token, reason, unless_leased = self
+        return core.cancel(now_ms, id, token, reason, unless_leased=unless_leased)
 
 
 class Extend(NamedTuple):

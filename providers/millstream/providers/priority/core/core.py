@@ -326,24 +326,30 @@ class PriorityCore:
 
     # -- leases
 
-    def complete(self, now_ms: int, id: str, token: LeaseToken) -> Done:
+    def complete(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
         """Complete the message. A repeat has the same result.
 
         Raises `MessageNotFound`, `LeaseLost`, `LeaseForeign` or `MessageFinished`.
         """
-        return self._finish(now_ms, id, token, COMPLETED, Step.COMPLETED)
+        return self._finish(now_ms, id, token, COMPLETED, Step.COMPLETED, reason)
 
     def fail(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
         """Make the message errored, even if attempts are left. Raises the errors of `complete`."""
         return self._finish(now_ms, id, token, ERRORED, Step.FAILED, reason)
 
     def cancel(
-        self, now_ms: int, id: str, token: LeaseToken | None = None, reason: str = ""
+        self,
+        now_ms: int,
+        id: str,
+        token: LeaseToken | None = None,
+        reason: str = "",
+        *,
+        unless_leased: bool = False,
     ) -> Done:
         """Cancel the message. Raises the errors of `complete`.
 
         `token` is that of the worker's lease. Without it, an operator cancels the message in any
-        unfinished state.
+        unfinished state. With `unless_leased`, a leased message does not change.
         """
         if token is not None:
             return self._finish(now_ms, id, token, CANCELED, Step.CANCELED, reason)
@@ -354,6 +360,8 @@ class PriorityCore:
             return make_done(message, False)
         if message.is_finished:
             raise self._leasing.make_finished_error(message)
+        if unless_leased and message.state is RUNNING:
+            return make_done(message, False)
         due_ms = now + self.settings.retention_ms
         self._contents.move(message, CANCELED, Step.CANCELED, due_ms, reason)
         return make_done(message)

@@ -30,6 +30,7 @@ from .errors import RequestInvalid, SettingsConflict
 from .settings import QueueSettings
 
 __all__ = [
+    "JOBS",
     "SHARD_MARK",
     "STREAMS",
     "at_creation",
@@ -45,6 +46,8 @@ STREAMS = "stream/"
 
 Only the provider creates them, because only it knows their settings.
 """
+JOBS = "job/"
+"""The beginning of the names of the queues of durable jobs, which only the part of jobs creates."""
 SHARD_MARK = "\x1f"
 """The separator between a queue's name and a shard's number. A queue's name must not contain it."""
 

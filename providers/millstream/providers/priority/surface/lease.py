@@ -134,8 +134,11 @@ class Lease:
 
     # -- ending the lease
 
-    async def complete(self) -> Done:
+    async def complete(self, reason: str = "") -> Done:
         """Complete the message: the work is done.
+
+        Args:
+            reason: A note about the work, which `get` shows. A text above 1,024 bytes is cut.
 
         Returns:
             The message's new state. A repeat has the same result.
@@ -146,7 +149,7 @@ class Lease:
             MessageNotFound: The message does not exist.
             PriorityQueueNotFound: The queue was deleted.
         """
-        return await self._end(Complete(self.id, self.token))
+        return await self._end(Complete(self.id, self.token, self._cut(reason)))
 
     async def fail(self, reason: str = "") -> Done:
         """Make the message errored at once, even if attempts are left.
