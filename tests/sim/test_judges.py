@@ -19,6 +19,11 @@ from tests.sim.suites.streams import handlers
 from tests.sim.suites.streams import suite as streams_suite
 from tests.sim.suites.streams.log_queues import LogReceiver, LogService
 
+from millstream.providers.priority.jobs import runner
+from millstream.providers.priority.jobs.job import JobCalls
+from millstream.providers.priority.jobs.row import JobOutcome, OutcomeKind
+from millstream.providers.priority.jobs.runner import JobRunner
+from millstream.providers.priority.owner import relative
 from millstream.runtime import State
 from millstream.runtime.client.observers import Observers
 from millstream.runtime.cluster.directory.partition import Entry, Partition
@@ -349,6 +354,53 @@ def test_a_generator_that_outlives_its_activation_is_noticed(
     monkeypatch.setattr(RunningResults, "abort", lambda *_: None)
     monkeypatch.setattr(Mailbox, "end_tasks", AsyncMock(return_value=0))
     assert is_noticed("calls", "a generator runs after on_deactivate")
+
+
+def test_a_job_that_is_completed_without_a_run_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forgets(self: JobRunner, *_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(JobRunner, "_call", forgets)
+    assert is_noticed("calls", "/job:", "never ran")
+
+
+def test_a_job_that_is_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    message_at = relative.message_at
+
+    def early(message: Any, now_ms: int) -> Any:
+        return message_at(message, now_ms)._replace(invisible_ms=0)
+
+    monkeypatch.setattr(relative, "message_at", early)
+    assert is_noticed("calls", "job ", "s early")
+
+
+def test_a_job_after_its_cancellation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keeps(self: JobCalls, id: str) -> bool:
+        return True
+
+    monkeypatch.setattr(JobCalls, "cancel", keeps)
+    assert is_noticed("calls", "/job:", "after its cancel")
+
+
+def test_a_result_of_no_run_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = JobOutcome(OutcomeKind.VALUE, msgspec.msgpack.encode("mine"))
+    monkeypatch.setattr(runner, "outcome_of", lambda value, most: outcome)
+    assert is_noticed("calls", "its result {'mine'} is of no run")
+
+
+def test_a_job_that_runs_again_without_a_fault_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = JobRunner._call
+
+    async def twice(self: JobRunner, *arguments: Any) -> Any:
+        await call(self, *arguments)
+        return await call(self, *arguments)
+
+    monkeypatch.setattr(JobRunner, "_call", twice)
+    assert is_noticed("calls", "job calm:", "late or twice without a fault")
 
 
 def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

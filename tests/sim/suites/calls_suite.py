@@ -18,6 +18,9 @@ The suite judges these promises:
   activation runs in between.
 - A pool of stateless workers never has more workers than its limit. A worker runs one turn at a
   time. An acknowledged call of a worker ran once, any other at most once.
+- A durable job runs at least once, and not before its due time by more than the clock was set
+  forward; a cancelled one does not run. Its result is that of one of its runs. After the repair it
+  runs once and in time.
 - After the repair each grain answers all callers.
 """
 
@@ -31,6 +34,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.sim.suites.call_jobs import JobNotes
 from tests.sim.suites.run.plan import make_plan
 from tests.sim.suites.run.programs import Programs, again_and_again
 from tests.sim.suites.run.record import Run, current_run
@@ -326,6 +330,16 @@ class Account(Grain):
         finally:
             self._exclusive -= 1
 
+    async def charge(self, op: str) -> str:
+        """Run as a durable job."""
+        self._enter()
+        try:
+            result = calls_run().jobs.on_ran(op, self.context.headers)
+            await asyncio.sleep(calls_run().simulation.rng.choice((0.0, 0.0, 0.5)))
+            return result
+        finally:
+            self._exclusive -= 1
+
     async def dawdle(self, seconds: float) -> None:
         """Keep the account busy."""
         self._enter()
@@ -508,6 +522,7 @@ class CallsRun(Run):
         self.newest: dict[str, int] = {}  # the last activation of each account
         self.handled: Counter[str] = Counter()
         self.handled_for: list[str] = []  # acknowledged calls of workers
+        self.jobs = JobNotes(self)
         self.is_over = False
 
     def now_wall_s(self) -> float:
@@ -600,14 +615,17 @@ class Caller:
             await self._observe(runtime, [runtime.grain(Account, one) for one in (key, other)])
         elif roll < 0.86:
             await self._call("ops", account.ops())
-        elif roll < 0.89:
+        elif roll < 0.885:
             op, count = self._next_op("/read"), self._rng.choice((0, 1, 4, 20))
             last = self._rng.choice((count, count, count // 2))
             await self._call("read", self._read(account, op, count, last), limit_s=READ_S)
-        elif roll < 0.915:
+        elif roll < 0.905:
             await self._call("leave", account.leave())
-        elif roll < 0.945:
+        elif roll < 0.93:
             await self._ask_clerks(runtime.grain(Clerk, self._rng.choice(CLERKS)))
+        elif roll < 0.96:
+            op = self._next_op("/job")
+            await self._run.jobs.act(self._rng, runtime, op, account.charge)
         else:
             hurried = with_options(account, timeout=1.0)
             await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)
@@ -695,16 +713,25 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run = CallsRun(simulation)
     simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
-    cluster = SimCluster(simulation, silos=plan.silos, grains=[Account, Clerk], options=RUNTIME)
+    cluster = SimCluster(
+        simulation,
+        silos=plan.silos,
+        grains=[Account, Clerk],
+        parts=run.jobs.parts,
+        options=RUNTIME,
+    )
     await cluster.start()
+    steps = asyncio.create_task(run.jobs.step_clock())
     names = ("client-0", "client-1")
     programs = Programs(simulation, cluster, lambda host, name: Caller(run, host, name), names)
     programs.start()
     await simulation.nemesis(plan.script, programs.boot)
-    run.is_over = programs.is_over = True
+    run.is_over = programs.is_over = run.jobs.commits.is_over = True
+    await steps
     books = await read_all(run, cluster)
     await asyncio.sleep(CALL_S + LATE_S)
     await observe_at_the_end(run, cluster)
+    await finish_jobs(run, cluster)
     await chime_while_silos_move(run, cluster)
     live = [silo.address for silo in cluster.silos()]
     run.figures["crashes"] += plan.crashes
@@ -718,6 +745,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
         run.pages.check_closed(live),
         check_pools(simulation.history.events, CLERKS_MAX),
         check_handled(run.handled, run.handled_for),
+        run.jobs.check(),
     )
     run.figures["late requests"] += cluster.late_requests
     await cluster.close()
@@ -756,6 +784,18 @@ async def observe_at_the_end(run: CallsRun, cluster: SimCluster) -> None:
             await run.simulation.call(run.simulation.host("client"), observe())
     except (MillstreamError, TimeoutError) as error:
         run.on_violated(f"an account does not reach an observer after the repair: {error}")
+
+
+async def finish_jobs(run: CallsRun, cluster: SimCluster) -> None:
+    """Wait for all jobs once all faults have ended, and run a few more."""
+    host = run.simulation.host("client")
+
+    async def finish() -> None:
+        async with cluster.client(host) as client:
+            charges = [client.grain(Account, key).charge for key in ACCOUNTS]
+            await run.jobs.finish(client, charges)
+
+    await run.simulation.call(host, finish())
 
 
 async def chime_while_silos_move(run: CallsRun, cluster: SimCluster) -> None:
