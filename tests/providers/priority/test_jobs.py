@@ -210,7 +210,9 @@ def test_the_deadline_of_the_reference_applies_to_each_attempt() -> None:
         job = await schedule(world.client, timedelta(0), order.charge, 5, 30.0)
         with pytest.raises(CallTimeout):
             await job.result()
-        assert len(world.notes.ran) == 2 and not world.notes.ended
+        first, second = world.notes.ran
+        assert second.at_s - first.at_s == pytest.approx(0.5 + 2.0, abs=SLACK_S)
+        assert not world.notes.ended
         hanging = await schedule(world.client, timedelta(0), world.order("b").hang)
         with pytest.raises(CallTimeout):
             await hanging.result(10.0)
@@ -229,8 +231,10 @@ def test_a_method_that_fails_runs_again_after_2_4_8_and_16_seconds() -> None:
         status = await job.status()
         assert (status.state, status.attempts) == (JobState.SCHEDULED, 1)
         assert status.error.endswith("SoldOut: attempt 1")
-        with pytest.raises(SoldOut, match="attempt 5"):
+        with pytest.raises(SoldOut, match="attempt 5") as found:
             await job.result()
+        assert "in charge" in str(found.value.__notes__)
+        assert "runner.py" not in str(found.value.__notes__)
         times_s = [ran.at_s for ran in world.notes.ran]
         waits_s = [b - a for a, b in pairwise(times_s)]
         assert waits_s == pytest.approx([2.0, 4.0, 8.0, 16.0], abs=SLACK_S)
@@ -566,6 +570,45 @@ def test_jobs_of_other_types_run_while_one_type_has_none() -> None:
     in_world(main, silos=1, options=JobOptions(running_max=1))
 
 
+def test_a_leased_job_without_room_is_released_and_the_attempt_does_not_count() -> None:
+    """The polls of both grain types wait when the first job takes the only place."""
+
+    async def main(world: World) -> None:
+        await asyncio.sleep(5.0)
+        start_s = world.now_s
+        first = await schedule(world.client, timedelta(0), world.order().charge, 5, 3.0)
+        await asyncio.sleep(0.5)
+        second = await schedule(world.client, timedelta(0), world.client.grain(Basket, "b").empty)
+        await second.result()
+        assert world.now_s - start_s > 3.0 and await first.result() == 10
+        assert (await second.status()).attempts == 1
+
+    in_world(main, silos=1, options=JobOptions(running_max=1))
+
+
+def test_a_client_cannot_let_a_silo_call_a_grain_of_the_runtime() -> None:
+    """A silo may call the owner of a queue; a client that writes into the queue of jobs may not."""
+
+    async def main(world: World) -> None:
+        kind = "millstream.PriorityQueue.priority"
+        row = msgspec.msgpack.encode([kind, "job/calls", "wake", b"\x90"])
+        await world.queue().enqueue(row, id="bad", metadata={"type": kind, "call": "x"})
+        await asyncio.sleep(60.0)
+        found = await world.queue().get("bad")
+        assert found.state is State.PENDING and found.token is None
+
+    in_world(main)
+
+
+def test_silos_must_agree_on_the_values_that_are_stored_with_jobs() -> None:
+    def agreed(**values: Any) -> object:
+        return Jobs(**values).agreement()
+
+    assert agreed() == agreed(options=JobOptions(running_max=5, drain_s=1.0))
+    assert agreed() != agreed(options=JobOptions(lease_s=5.0))
+    assert agreed() != agreed(retry=JobRetry(attempts=3))
+
+
 def test_a_job_runs_in_a_cluster_in_which_one_silo_hosts_its_type() -> None:
     async def main(world: World) -> None:
         for _ in range(5):
@@ -633,6 +676,20 @@ def test_a_job_whose_result_is_stored_is_completed_without_another_run() -> None
         world.notes.errors = [SoldOut("x")]
         assert await job.result() == 77
         assert len(world.notes.ran) == 1 and (await job.status()).attempts == 2
+
+    in_world(main)
+
+
+def test_a_program_refuses_a_result_above_its_own_limit() -> None:
+    async def main(world: World) -> None:
+        job = await world.after(5.0)
+        results = world.queue("job/results")
+        row = await results.settings()
+        await results.configure(replace(row.settings, payload_bytes_max=4 << 20))
+        outcome = msgspec.msgpack.encode([1, msgspec.msgpack.encode("x" * (1 << 20) + "y" * 99)])
+        await results.enqueue(outcome, id=job.id, priority=0, invisible_s=600.0)
+        with pytest.raises(JobResultTooLarge, match="bytes"):
+            await job.result()
 
     in_world(main)
 
@@ -711,13 +768,16 @@ def test_a_job_that_a_silo_cannot_read_is_an_attempt_that_failed() -> None:
             "one-way": row("tell"),
             "lying": row("empty", kind="Basket"),
         }
+        start_s = world.now_s
         for id, payload in bad.items():
             await raw.enqueue(payload, id=id, metadata=pairs)
         for id in bad:
             found = job_of(world.client, id, world.order().charge)
             with pytest.raises(JobFailed):
                 await found.result(30.0)
-            assert (await found.status()).attempts == 2
+            status = await found.status()
+            assert status.attempts == 2 and status.error.startswith("millstream.JobFailed: ")
+            assert world.now_s - start_s > 3.0
         assert not world.notes.ran
 
     in_world(main, retry=JobRetry(attempts=2, unreadable_delay_s=3.0))
