@@ -31,6 +31,7 @@ from millstream.runtime import (
 from millstream.runtime.calls import caller, references
 from millstream.runtime.definition import reference
 from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
+from millstream.runtime.extending import method_reference
 
 
 @dataclass
@@ -560,3 +561,41 @@ async def test_types_seen_as_their_bases_have_a_limit(
     assert host.grain_of("One", Airport, "a") == host.grain_of("One", Airport, "a")
     with pytest.raises(TypeError, match="VIEWS_MAX"):
         host.grain_of("Two", Airport, "a")
+
+
+# --- methods of references -----------------------------------------------------------------------
+
+
+async def test_a_method_of_a_reference_knows_its_grain_and_the_options(ref: Airport) -> None:
+    found = method_reference(ref.add)
+    assert found is not None and (found.type_name, found.key) == ("Airport", "BOS")
+    assert (found.spec.name, found.timeout_s, found.headers) == ("add", None, {})
+    own = with_options(ref, timeout=2, headers={"a": "1"}, flowing_headers={"b": "2"})
+    found = method_reference(own.add)
+    assert found is not None and (found.timeout_s, found.headers) == (2.0, {"a": "1"})
+    assert found.flowing_headers == {"b": "2"}
+
+
+async def test_other_objects_are_no_methods_of_references(ref: Airport) -> None:
+    for other in (ref, Airport.add, Airport().add, print, None, ref.__repr__):
+        assert method_reference(other) is None
+
+
+async def test_arguments_of_a_method_are_encoded_with_defaults(ref: Airport) -> None:
+    found = method_reference(ref.add)
+    assert found is not None
+
+    def decoded(*args: object, **kwargs: object) -> object:
+        assert found is not None
+        return found.spec.arguments.decode(found.encode_arguments(args, kwargs))
+
+    assert decoded(5) == decoded(by=5) == (5, "none")
+    assert decoded(5, note="x") == (5, "x")
+    for args, kwargs, text in (
+        ((), {}, "missing a required argument: 'by'"),
+        ((1, 2), {}, "too many positional arguments"),
+        ((1,), {"other": 2}, "unexpected keyword argument 'other'"),
+        (("5",), {}, "argument `by`"),
+    ):
+        with pytest.raises(TypeError, match=f"Airport.add: .*{text}"):
+            found.encode_arguments(args, kwargs)

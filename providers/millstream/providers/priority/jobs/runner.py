@@ -251,7 +251,7 @@ class JobRunner:
             self._retry,
             is_unreadable=is_unreadable,
         )
-        await self._settle(grain_type, lease, then, outcome, error)
+        await self._settle(lease, then, outcome, error)
 
     def _read(self, grain_type: GrainType, lease: Lease) -> tuple[JobRow, tuple[object, ...]]:
         """The call of a job. Raises JobFailed if this silo cannot make the call."""
@@ -295,7 +295,6 @@ class JobRunner:
 
     async def _settle(
         self,
-        grain_type: GrainType,
         lease: Lease,
         then: Succeed | Repeat | GiveUp,
         outcome: JobOutcome | None,
