@@ -35,6 +35,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.sim.suites.call_jobs import JobNotes
+from tests.sim.suites.call_pages import BATCH_ITEMS, Pages
 from tests.sim.suites.run.plan import make_plan
 from tests.sim.suites.run.programs import Programs, again_and_again
 from tests.sim.suites.run.record import Run, current_run
@@ -87,8 +88,6 @@ CHIME_LATE_S = 8.0  # after the repair: a move of its reminders, and the skew of
 CLERKS = ("clerk-0", "clerk-1")
 CLERKS_MAX = 3  # stateless workers of one key in one silo
 OBSERVED_S = 10.0  # after the repair: all accounts call one observer
-BATCH_ITEMS = 4
-AHEAD_MAX = 2 * BATCH_ITEMS + 1  # the batch that is read, the one that waits, and one more item
 READ_S = 60.0  # a streamed result takes as long as its items do
 ANSWER_S = 2.0  # a read of the table that began before a cancellation may end so much later
 RUNTIME = RuntimeOptions(
@@ -456,56 +455,6 @@ class Chimes:
             f"{key}: the occurrence of {due} was never delivered"
             for key, due in self._set.items()
             if not self._delivered[key, due]
-        ]
-
-
-class Pages:
-    """The streamed results of the accounts: which items were made, and which were received."""
-
-    def __init__(self, run: CallsRun) -> None:
-        self._run = run
-        self._made: dict[str, int] = {}
-        self._received: Counter[str] = Counter()
-        self._open: dict[str, str] = {}  # the silo of each generator that is open
-
-    def on_opened(self, op: str, silo: str) -> None:
-        """Note that a generator starts."""
-        if op in self._made:
-            self._run.on_violated(f"{op}: the generator is started twice")
-        self._made[op], self._open[op] = 0, silo
-        self._run.figures["generators"] += 1
-
-    def on_made(self, op: str, number: int) -> None:
-        """Judge an item that a generator yields."""
-        self._made[op] = number + 1
-        ahead = number + 1 - self._received[op]
-        if ahead > AHEAD_MAX:
-            self._run.on_violated(f"{op}: the generator is {ahead} items ahead of its consumer")
-
-    def on_received(self, op: str, number: int) -> None:
-        """Judge an item that arrives."""
-        self._run.figures["items"] += 1
-        if number != self._received[op]:
-            self._run.on_violated(f"{op}: item {number} arrives in place of {self._received[op]}")
-        self._received[op] = number + 1
-
-    def on_complete(self, op: str, count: int) -> None:
-        """Judge the end of a streamed result without an error."""
-        self._run.figures["complete results"] += 1
-        if self._received[op] != count:
-            lost = f"{count - self._received[op]} of {count} items"
-            self._run.on_violated(f"{op}: the streamed result ends without {lost}")
-
-    def on_closed(self, op: str) -> None:
-        """Note that a generator has ended."""
-        self._open.pop(op, None)
-
-    def check_closed(self, silos: list[str]) -> list[str]:
-        """Check that no generator is open in the silos that run."""
-        return [
-            f"{op}: the generator is still open in {silo}"
-            for op, silo in self._open.items()
-            if silo in silos
         ]
 
 
