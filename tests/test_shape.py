@@ -153,6 +153,7 @@ SMALL = {
     "millstream.streams.paused_streams": "public functions",
     "millstream.streams.staging.silo": "puts its package together; its importer is a layer above",
     "millstream.streams.stats": "a public function",
+    "tests.sim.suites.call_pages": "a judge of the suite `calls`",
 }
 """Small modules with one importer, each with its reason: a plug-in, a public module or a core."""
 RE_EXPORTING = (
@@ -181,6 +182,7 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
     ),
     "bench.AdapterBench": (30, "what the checks of adapters need again and again"),
     "bookie.Bookie": (37, "one directory: one method for each request, and its life"),
+    "calls_suite.Account": (26, "a grain: one method for each call of the programs"),
     "catalog.Catalog": (32, "all activations: found, created, moved and ended"),
     "cluster.NotedSilo": (41, "the silo of a simulation is a silo"),
     "cluster_bookies.ClusterBookies": (28, "the contract of bookies, and the view of their rows"),
