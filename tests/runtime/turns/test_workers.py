@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -681,6 +681,18 @@ def test_a_class_of_workers_has_no_state() -> None:
         @grain(placement=stateless_worker())
         class Stateful(Grain):
             total = state(int)
+
+
+def test_a_class_of_workers_has_no_streamed_result() -> None:
+    """The next request for items could reach another worker."""
+    with pytest.raises(
+        DefinitionError, match=r"Listing\.rows: a stateless worker .* streamed result"
+    ):
+
+        @grain(placement=stateless_worker())
+        class Listing(Grain):
+            async def rows(self) -> AsyncGenerator[int, None]:
+                yield 1
 
 
 def test_a_class_of_workers_has_no_reminder() -> None:

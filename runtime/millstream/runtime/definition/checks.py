@@ -127,6 +127,13 @@ def check_workers(
             "a state",
             "keep the state in a grain of another class, and call that grain",
         )
+    for name in dir(cls):
+        if inspect.isasyncgenfunction(inspect.getattr_static(cls, name)):
+            raise not_for_workers(
+                f"{source}: {cls.__name__}.{name}",
+                "a streamed result",
+                "return a list, or put the method into a grain of another class",
+            )
     for name, of_name in marks.items():
         for mark in of_name:
             if mark.needs_one_activation:

@@ -212,7 +212,8 @@ class Catalog:
 
     async def receive(self, kind: GrainKind, key: str, former: Former, package: bytes) -> bool:
         """Continue an activation of another silo. Returns False if this silo cannot have it."""
-        if kind.hosted is None or not self.is_accepting or self.find(kind.name, key) is not None:
+        is_suitable = kind.hosted is not None and not kind.workers_max and self.is_accepting
+        if not is_suitable or self.find(kind.name, key) is not None:
             return False
         registered: asyncio.Future[bool] = self._turns.loop.create_future()
         activation = self._make(kind, key, former.activation_id)
