@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
+from millstream.providers.priority.core.commands import Cancel, Enqueue, EnqueueMany
 from millstream.providers.priority.jobs import JobOptions, JobRetry
 from millstream.providers.priority.jobs.decision import GiveUp, Repeat, Succeed, decide
 from millstream.providers.priority.jobs.row import (
@@ -57,6 +57,24 @@ def test_a_delay_gives_the_due_time_as_the_priority() -> None:
 def test_usual_numbers_of_an_enqueue_stay() -> None:
     command = Enqueue("a", b"", 5, (), 1_000)
     assert date(command, lambda: NOW_MS) is command
+
+
+def test_numbers_from_2_to_the_59_on_are_relative() -> None:
+    first, last = 2**59, 2**59 - 1
+    assert date(Enqueue("a", b"", first), lambda: 5) == Enqueue("a", b"", 5 - first)
+    command = Enqueue("a", b"", last, (), last)
+    assert date(command, lambda: 5) is command
+    assert date(command._replace(priority=after_enqueue(0)), lambda: 5) == command._replace(
+        priority=5
+    )
+    waits = Enqueue("a", b"", 1, (), first)
+    assert date(waits, lambda: 5) == Enqueue("a", b"", 1, (), 0)
+
+
+def test_other_commands_stay() -> None:
+    plain = EnqueueMany((Enqueue("a", b"", 1), Enqueue("b", b"", 2)))
+    for command in (plain, Cancel("a"), EnqueueMany(())):
+        assert date(command, lambda: 5) is command
 
 
 # -- decisions
