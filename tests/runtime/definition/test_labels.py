@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from millstream.runtime import ConfigError, Grain, Silo, grain
+from millstream.runtime import ConfigError, Grain, LocalCluster, Silo, grain
 from millstream.runtime.definition.labels import (
     LABELS_BYTES_MAX,
     LABELS_MAX,
@@ -83,6 +83,12 @@ def test_wrong_labels_are_refused_where_they_are_given(wrong: Any) -> None:
         Silo(grains=[], labels=wrong)
     with pytest.raises(ConfigError, match=r"@grain\(requires=\.\.\.\)"):
         grain(requires=wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, None, {"zone": "a"}, "zone=a", {1, 2}, ["zone=a"], [None]])
+def test_wrong_lists_of_labels_are_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"LocalCluster\(labels=\.\.\.\)"):
+        LocalCluster(grains=[], labels=wrong)
 
 
 @pytest.mark.parametrize("values", [set(), [], {"a": "b"}, b"a", 5, None, {1}, {"a", ""}])

@@ -58,7 +58,8 @@ class DeactivationReason(Enum):
     """The reason why an activation ends. It is the argument of `Grain.on_deactivate`.
 
     Attributes:
-        IDLE: The activation was unused for `idle_after` seconds.
+        IDLE: The activation was unused for `idle_after` seconds, or its pool of stateless workers
+            does not need it.
         REQUESTED: The grain called `deactivate_when_idle`.
         SILO_STOPS: The silo is stopping.
         STATE_CONFLICT: A write of a state conflicted with the stored row.
@@ -241,8 +242,9 @@ class Grain(Contract):
     """The base class of grains: virtual actors that silos host.
 
     A grain exists always, by its class and key. A silo activates it at the first call, and
-    deactivates it when it is idle. In a healthy cluster it has at most one activation at a time.
-    The activation runs one turn at a time, unless its class or methods permit interleaving.
+    deactivates it when it is idle. In a healthy cluster it has at most one activation at a time,
+    except for stateless workers (`stateless_worker`). An activation runs one turn at a time, unless
+    its class or methods permit interleaving.
 
     Public `async def` methods can be called through references. Their parameters and results need
     annotations. All other attributes are local to the grain.

@@ -6,7 +6,7 @@ applies it to the silos of a view.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.text import check_text, show_text, show_value, text_bytes
@@ -18,6 +18,7 @@ __all__ = [
     "Requirements",
     "fits",
     "labels_of",
+    "labels_of_each",
     "read_labels",
     "requirements_of",
     "show_labels",
@@ -54,6 +55,16 @@ def labels_of(where: str, given: object) -> Labels:
         check_label(where, f"value of {show_value(name)}", value)
     check_sizes(where, len(given), [*given, *given.values()])
     return tuple(sorted(given.items()))
+
+
+def labels_of_each(where: str, given: object) -> list[dict[str, str]]:
+    """Return the labels of several silos, in their order. Raises ConfigError."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+        raise ConfigError(
+            f"{where} is {show_value(given)}; it must be a list with the labels of each silo, such "
+            'as [{"zone": "a"}, {"zone": "b"}]'
+        )
+    return [dict(labels_of(where, one)) for one in given]
 
 
 def requirements_of(where: str, given: object) -> Requirements:

@@ -17,7 +17,7 @@ from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Contract, Grain, Openable
-from millstream.runtime.definition.labels import labels_of
+from millstream.runtime.definition.labels import labels_of_each
 from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
@@ -103,7 +103,7 @@ class LocalCluster:
         self._stores = stores_of(stores, "LocalCluster")
         self._reminders = MemoryReminderTable() if reminders is None else reminders
         self._table = MemoryMembershipTable() if membership is None else membership
-        self._labels = [dict(labels_of("LocalCluster(labels=...)", one)) for one in labels]
+        self._labels = labels_of_each("LocalCluster(labels=...)", labels)
         self._filters = filters
         self._options = options
         self._membership_options = membership_options

@@ -22,7 +22,7 @@ from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MemoryMembershipTable, Status, TableView
 from millstream.runtime.definition.filters import NO_FILTERS, CallFilters
 from millstream.runtime.definition.grain import Grain
-from millstream.runtime.definition.labels import labels_of
+from millstream.runtime.definition.labels import labels_of_each
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
@@ -126,10 +126,8 @@ class SimCluster:
         self._lacking = dict(lacking or {})
         makers = makers_of("SimCluster", streams=streams, parts=parts)
         self._streams, self._parts = makers["streams"], makers["parts"]
-        self._labels = {
-            f"silo-{number}": dict(labels_of("SimCluster(labels=...)", one))
-            for number, one in enumerate(labels)
-        }
+        all_labels = labels_of_each("SimCluster(labels=...)", labels)
+        self._labels = {f"silo-{number}": one for number, one in enumerate(all_labels)}
         self._filters = filters
         self._options = options
         self._membership_options = membership_options
