@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ from millstream.providers.priority.jobs import Job, JobOptions, JobRetry, Jobs, 
 from millstream.runtime import (
     CallFilters,
     Client,
+    Contract,
     Grain,
     Role,
     RuntimeOptions,
@@ -90,6 +91,9 @@ class Order(Grain):
     async def long(self, wait_s: float) -> int:
         return await self.charge(1, wait_s)
 
+    async def rows(self) -> AsyncGenerator[int, None]:
+        yield 1
+
     @one_way
     async def tell(self) -> None:
         """Answer nobody."""
@@ -102,6 +106,14 @@ class Order(Grain):
         """Schedule a job of this grain."""
         own = self.grain(Order, self.key)
         return (await schedule(self, timedelta(seconds=delay_s), own.charge, 7)).id
+
+
+@grain(name="Order")
+class OrderCalls(Contract):
+    """The order as a program without its class calls it."""
+
+    def rows(self) -> AsyncGenerator[int, None]:
+        raise NotImplementedError
 
 
 class Basket(Grain):

@@ -11,7 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.providers.priority.job_world import Basket, Order, SoldOut, World, in_world
+from tests.providers.priority.job_world import (
+    Basket,
+    Order,
+    OrderCalls,
+    SoldOut,
+    World,
+    in_world,
+)
 
 from millstream.providers.priority import (
     MessageNotFound,
@@ -453,6 +460,9 @@ def test_a_call_that_cannot_be_a_job_is_refused_at_once() -> None:
         await refused("too many positional", order.charge, 1, 2.0, 3)
         await refused("argument `cents`", order.charge, "5")
         await refused("is one-way", order.tell, error=ConfigError)
+        await refused("yields results", order.rows, error=ConfigError)
+        calls = world.client.grain(OrderCalls, "tea")
+        await refused("yields results", calls.rows, error=ConfigError)
         await refused("closed to clients", order.rule, error=ConfigError)
         many = {f"h{number}": "" for number in range(99)}
         full = with_options(order, headers=many)
@@ -766,6 +776,7 @@ def test_a_job_that_a_silo_cannot_read_is_an_attempt_that_failed() -> None:
             "broken": b"\xc1",
             "closed": row("rule"),
             "one-way": row("tell"),
+            "generator": row("rows"),
             "lying": row("empty", kind="Basket"),
         }
         start_s = world.now_s

@@ -428,7 +428,7 @@ def target_of(method: object) -> MethodReference:
             f"{label}: a job cannot call an observer, since its client may be gone: let a grain "
             "call the observer, and schedule a method of the grain"
         )
-    if inspect.isasyncgenfunction(target.spec.fn):
+    if target.spec.is_streamed:
         raise ConfigError(f"{label} yields results: schedule a method that returns its result")
     if target.spec.is_one_way:
         raise ConfigError(

@@ -263,8 +263,9 @@ class JobRunner:
                 raise JobFailed(lease.id, f"{what} {self._services.name}")
             if row.type_name != grain_type.name or spec.open_to not in (None, Role.CLIENT):
                 raise JobFailed(lease.id, f"{spec.label} is closed to clients, and so to jobs")
-            if spec.is_one_way:
-                raise JobFailed(lease.id, f"{spec.label} is one-way, and so no job")
+            if spec.is_one_way or spec.is_streamed:
+                form = "one-way" if spec.is_one_way else "a generator"
+                raise JobFailed(lease.id, f"{spec.label} is {form}, and so no job")
             return row, spec.arguments.decode(row.arguments, self._services.runtime)
         except JobFailed:
             raise
