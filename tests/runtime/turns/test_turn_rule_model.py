@@ -286,6 +286,7 @@ class Waiting:
         self.request = Request(None, None, None, spec, 0.0, 1)
         self.is_withdrawn = False
         self.size_bytes = 3
+        self.place: Any = None  # the worker of a tick
         self.grants = 0
         self.moves = 0
         self.takes = True
@@ -357,8 +358,21 @@ class PoolsBesideModel(RuleBasedStateMachine):
         if not worker.try_enter(entry.request):
             worker.queue(entry)
 
-    def waits_at(self, worker: Any) -> int:
-        return sum(not entry.is_withdrawn for entry in worker.mailbox.waiting)
+    @rule(key=st.sampled_from(KEYS), at=st.integers(0, 3))
+    def ticks(self, key: str, at: int) -> None:
+        """A timer of one worker ticks."""
+        pool = self.pool(key)
+        if not pool or pool[at % len(pool)].is_ending:
+            return
+        worker, entry = pool[at % len(pool)], Waiting(TICK)
+        entry.place = worker
+        self.entries.append(entry)
+        if not worker.try_enter(entry.request):
+            worker.queue(entry)
+
+    def waits_at(self, worker: Any, spec: Any = None) -> int:
+        waiting = [entry for entry in worker.mailbox.waiting if not entry.is_withdrawn]
+        return sum(spec is None or entry.request.spec is spec for entry in waiting)
 
     @precondition(lambda self: self.starting)
     @rule(at=st.integers(0, 9), fails=st.booleans())
@@ -424,10 +438,14 @@ class PoolsBesideModel(RuleBasedStateMachine):
             for worker in pool:
                 worker.check()
                 is_free = not worker.is_gated
-                assert not (is_free and any(self.waits_at(one) for one in pool)), "a call waits"
+                assert not (is_free and any(self.waits_at(one, CALL) for one in pool)), "waits"
+                assert not (is_free and self.waits_at(worker))
         crowded = {pool.workers[0].key for pool in self.table.list_crowded()}
         assert crowded == {key for key in KEYS if len(self.pool(key)) > 1}
         assert all(entry.grants <= 1 for entry in self.entries)
+        places = [entry.request.activation for entry in self.entries if entry.place]
+        expected = [entry.place for entry in self.entries if entry.place]
+        assert all(place in (None, own) for place, own in zip(places, expected, strict=True))
         assert self.account.used == 3 * len(self.waiting())
 
 
@@ -476,6 +494,17 @@ def test_a_tick_stays_with_its_worker_and_calls_behind_it_do_not() -> None:
     assert (tick.grants, call.grants) == (0, 1) and call.request.activation is two
     release(running[0])
     assert tick.grants == 1 and tick.request.activation is one
+
+
+def test_a_call_does_not_wait_behind_the_ticks_of_another_worker() -> None:
+    table, (one, two, _) = make_pool(3)
+    running = [occupy(table) for _ in range(3)]
+    for _ in range(2):
+        one.queue(Waiting(TICK))
+    call = Waiting()
+    two.queue(call)
+    release(running[2])
+    assert call.grants == 1
 
 
 @pytest.mark.parametrize("longest", [0, 1])

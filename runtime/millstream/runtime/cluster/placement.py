@@ -83,7 +83,7 @@ def choose_by(strategy: Callable[..., object], request: PlacementRequest) -> str
     except (Exception, SystemExit) as error:  # SystemExit would end the event loop
         raise PlacementFailed(
             f"{grain}: the placement strategy {function_name(strategy)} raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {show_text(str(error))}"
         ) from error
     for candidate in request.candidates:
         if candidate is chosen:

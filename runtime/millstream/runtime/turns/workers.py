@@ -162,23 +162,22 @@ class Pool:
         if at < self._workers_max:
             return None
         self._used = at
-        return min((one for one in workers if not one.is_ending), key=load_of, default=workers[0])
+        live = (worker for worker in workers if not worker.is_ending)
+        return min(live, key=load_of, default=workers[0])
 
     def take_waiting(self) -> WaitingEntry | None:
-        """Take a call from the worker with the most waiting calls, or return None if none waits."""
-        found: WorkerActivation | None = None
-        most = 0
-        for worker in self.workers:
+        """Take a call from the worker with the most waiting entries that has one.
+
+        Returns None if no call waits.
+        """
+        crowded = [worker for worker in self.workers if waiting_at(worker)]
+        for worker in sorted(crowded, key=waiting_at, reverse=True):
             box = worker.mailbox
-            waiting = 0 if box is None else len(box.waiting) - box.withdrawn
-            if waiting > most:
-                found, most = worker, waiting
-        if found is None or found.mailbox is None:
-            return None
-        entry = take_call(found.mailbox)
-        if entry is not None:
-            found.regate()
-        return entry
+            entry = None if box is None else take_call(box)
+            if entry is not None:
+                worker.regate()
+                return entry
+        return None
 
     def find_surplus(self, may_end: Callable[[WorkerActivation], bool]) -> WorkerActivation | None:
         """Look at the pool. Returns an idle worker that is not needed and may end, or None.
@@ -250,11 +249,15 @@ class WorkerActivation(Activation):
                 self._tell(self.refuse(entry.request))
 
 
-def load_of(worker: WorkerActivation) -> tuple[int, int]:
-    """Return the order of workers for a call that has to wait: waiting calls, then turns."""
+def waiting_at(worker: WorkerActivation) -> int:
+    """Return the number of calls and ticks that wait at a worker."""
     box = worker.mailbox
-    waiting = 0 if box is None else len(box.waiting) - box.withdrawn
-    return waiting, len(worker.turns())
+    return 0 if box is None else len(box.waiting) - box.withdrawn
+
+
+def load_of(worker: WorkerActivation) -> tuple[int, int]:
+    """Return the order of workers for a call that has to wait: waiting entries, then turns."""
+    return waiting_at(worker), len(worker.turns())
 
 
 def take_call(box: Mailbox) -> WaitingEntry | None:
