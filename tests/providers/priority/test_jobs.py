@@ -49,6 +49,7 @@ from millstream.runtime import (
     CallFilters,
     CallTimeout,
     ConfigError,
+    Grain,
     GrainCall,
     NotInCluster,
     Observer,
@@ -627,6 +628,24 @@ def test_a_job_runs_in_a_cluster_in_which_one_silo_hosts_its_type() -> None:
             assert world.host_of(await job.result()) == "silo-1"
 
     in_world(main, silos=3, lacking={"silo-0": [Basket], "silo-2": [Basket]})
+
+
+class Lonely(Grain):
+    """A grain that no silo hosts."""
+
+    async def wait(self) -> int:
+        return 1
+
+
+def test_a_job_of_a_type_that_no_silo_hosts_waits_and_can_be_cancelled() -> None:
+    async def main(world: World) -> None:
+        job = await schedule(world.client, timedelta(0), world.client.grain(Lonely, "a").wait)
+        await asyncio.sleep(60.0)
+        status = await job.status()
+        assert (status.state, status.attempts) == (JobState.SCHEDULED, 0)
+        assert await job.cancel() is True
+
+    in_world(main)
 
 
 def crash_when_it_runs(world: World) -> Any:
