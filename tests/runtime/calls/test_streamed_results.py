@@ -309,6 +309,69 @@ def test_a_generator_that_ignores_its_end_delays_no_consumer() -> None:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
+def test_many_slow_consumers_get_all_items_of_generators_that_have_ended(caller: str) -> None:
+    async def slow(program: Any) -> list[int]:
+        got: list[int] = []
+        async for number in sheet(program).rows(5):
+            got.append(number)
+            await asyncio.sleep(4.0)
+        return got
+
+    async def main(program: Any) -> None:
+        read = await asyncio.gather(*(slow(program) for _ in range(60)))
+        assert read == [list(range(5))] * 60
+
+    read(caller, main, options=small(results_idle_s=15.0))
+
+
+def test_unread_items_of_a_generator_that_has_ended_are_dropped_after_the_idle_time() -> None:
+    async def main(program: Any) -> None:
+        rows = sheet(program).rows(5)
+        assert await anext(rows) == 0
+        assert LOG[-1] == "closed"
+        await asyncio.sleep(5.5)
+        assert [await anext(rows), await anext(rows)] == [1, 2]
+        with pytest.raises(ResultsAborted, match="results_idle_s"):
+            await anext(rows)
+
+    read("a client", main, options=small(results_idle_s=5.0, results_open_max=1))
+
+
+def test_unread_items_count_as_an_open_generator_until_they_are_read() -> None:
+    async def main(program: Any) -> None:
+        rows = sheet(program).rows(5)
+        assert await anext(rows) == 0
+        with pytest.raises(Overloaded):
+            await anext(sheet(program).rows(5))
+        assert [number async for number in rows] == [1, 2, 3, 4]
+        assert [number async for number in sheet(program).rows(5)] == [0, 1, 2, 3, 4]
+
+    read("a client", main, options=small(results_open_max=1))
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_an_error_that_the_consumer_has_not_reached_is_none_of_its_end(caller: str) -> None:
+    async def main(program: Any) -> None:
+        rows = sheet(program).failing(5)
+        assert await anext(rows) == 0
+        await rows.aclose()
+
+    read(caller, main, options=small())
+
+
+def test_the_last_batches_of_generators_are_kept_for_a_short_time() -> None:
+    async def main(silo: Any) -> None:
+        for _ in range(40):
+            assert [number async for number in sheet(silo).rows(5)] == [0, 1, 2, 3, 4]
+        results = silo.assembly.catalog.find("Sheet", "k").mailbox.extensions["$results"].results
+        assert (len(results._all), len(results._read)) == (0, 16)
+        await asyncio.sleep(11.0)
+        assert not results._read
+
+    read("its own silo", main, options=small())
+
+
+@pytest.mark.parametrize("caller", CALLERS)
 def test_a_request_that_waits_longer_than_the_idle_time_is_no_idleness(caller: str) -> None:
     async def main(program: Any) -> None:
         assert [number async for number in sheet(program).rows(2, every_s=60.0)] == [0, 1]

@@ -42,8 +42,10 @@ log = logging.getLogger("millstream.results")
 
 WAIT_PART = 0.5
 """A request waits for an item during this part of its time, and then answers without items."""
-ENDED_KEPT_MAX = 16
-"""Ended generators of one activation whose last batch is kept, in case its answer was lost."""
+READ_KEPT_S = 10.0
+"""Seconds for which the last batch of a generator is kept, in case its answer was lost."""
+READ_KEPT_MAX = 16
+"""Last batches that one activation keeps."""
 
 
 class RunningResults:
@@ -126,10 +128,9 @@ class RunningResults:
     def _on_ended(self, request: Request) -> None:
         self.is_done = request.done = True
         request.task = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         self._news.set()
-        self._results.on_ended(self)
+        if self._aborted:
+            self._results.drop(self)
 
     # -- asked by the consumer
 
@@ -172,20 +173,28 @@ class RunningResults:
 
         Raises their error.
         """
+        was_done = self.is_done  # an error that the consumer has not read yet is none of the end
         self.abort("its consumer closed it")
-        if self._task is not None:
+        if self._task is not None and not was_done:
             await asyncio.wait([self._task], timeout=wait_s)
-        if isinstance(self._error, Exception):
-            raise self._error
+            if isinstance(self._error, Exception):
+                raise self._error
 
     def abort(self, reason: str) -> None:
-        """End the generator, and the requests that wait for its items."""
-        if self._aborted or self.is_done:
+        """End the generator, its unread items, and the requests that wait for them."""
+        if self._aborted:
             return
         self._aborted = f"{self._results.activation}: {self._method.label} ended early: {reason}"
         self._news.set()
-        if self._task is not None:
+        if self.is_done:
+            self._results.drop(self)
+        elif self._task is not None:
             self._task.cancel()
+
+    def stop_timer(self) -> None:
+        """End the watch of the idle time."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     # -- idleness
 
@@ -223,7 +232,7 @@ class GrainResults:
         self.tasks = tasks
         self.new_context = new_context
         self._all: dict[int, RunningResults] = {}
-        self._ended: dict[int, RunningResults] = {}
+        self._read: dict[int, RunningResults] = {}  # to their end, in case an answer was lost
 
     async def start(self, method: StreamedMethod, generator: AsyncGenerator[Any, None]) -> Batch:
         """Start a generator for the running turn, and return its first batch.
@@ -245,12 +254,16 @@ class GrainResults:
             running.abort("its consumer gave up")
             raise
         if batch.end is not None:
-            self._ended.pop(running.id, None)  # no request can ask for the batch again
+            self.drop(running)  # no request can ask for the batch again
         return batch
 
     async def take(self, generator: int, number: int) -> Batch:
         """Return a batch of a generator. Raises ResultsAborted."""
-        return await self._find(generator).take(number, self._wait_s())
+        running = self._find(generator)
+        batch = await running.take(number, self._wait_s())
+        if batch.end is not None:
+            self._keep(running)
+        return batch
 
     async def close(self, generator: int) -> None:
         """End a generator whose consumer does not want more items."""
@@ -259,7 +272,7 @@ class GrainResults:
             await running.close(self._wait_s())
 
     def _find(self, generator: int) -> RunningResults:
-        running = self._all.get(generator) or self._ended.get(generator)
+        running = self._all.get(generator) or self._read.get(generator)
         if running is None:
             raise ResultsAborted(
                 f"{self.activation} does not have the generator: it was deactivated or moved, or "
@@ -274,13 +287,20 @@ class GrainResults:
         left_s = min(request.deadline - self.turns.loop.time(), self.turns.options.call_timeout_s)
         return max(0.0, left_s * WAIT_PART)
 
-    def on_ended(self, running: RunningResults) -> None:
-        """Keep the last batch of a generator that has ended, for a while."""
-        if self._all.pop(running.id, None) is None:
+    def drop(self, running: RunningResults) -> None:
+        """Forget a generator that has ended."""
+        running.stop_timer()
+        self._all.pop(running.id, None)
+
+    def _keep(self, running: RunningResults) -> None:
+        """Keep the last batch of a generator that was read to its end, for a while."""
+        if self._all.get(running.id) is not running:
             return
-        self._ended[running.id] = running
-        while len(self._ended) > ENDED_KEPT_MAX:
-            del self._ended[next(iter(self._ended))]
+        self.drop(running)
+        self._read[running.id] = running
+        self.tasks.call_later(READ_KEPT_S, lambda: self._read.pop(running.id, None))
+        while len(self._read) > READ_KEPT_MAX:
+            del self._read[next(iter(self._read))]
 
     def stop(self, reason: str) -> None:
         """End all generators, because the activation is going to end."""
