@@ -6,6 +6,7 @@ The cases are those of MigrationTests of Orleans.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class Game(Grain):
                 await self.score.write()
         if "stuck" in FAULTS:
             await asyncio.sleep(1_000)
+        if "slow end" in FAULTS:
+            await asyncio.sleep(2.0)
 
     def on_dehydrate(self) -> Board:
         if "dehydrate" in FAULTS:
@@ -484,6 +487,69 @@ def test_calls_wait_for_the_start_at_the_new_silo() -> None:
         assert world.sim.loop.time() > 3.0
 
     play(main)
+
+
+def test_a_silo_that_stops_moves_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.runtime.turns.catalog.MOVED_AT_STOP_MAX", 3)
+
+    async def main(world: World) -> None:
+        keys = [f"key-{number}" for number in range(5)]
+
+        async def begin() -> None:
+            for key in keys:
+                await world.game(key=key).play(key)
+            FAULTS.add("slow end")
+
+        await world.at(world.first, begin)
+        began_s = world.sim.loop.time()
+        await world.cluster.remove_silo(world.first)
+        assert world.sim.loop.time() - began_s < 3.0  # all end at the same time
+        moved = [(await world.see(key=key))[2] == [key] for key in keys]
+        assert moved == [True, True, False, False, False]  # `Game/g` was the first
+
+    play(main)
+
+
+def test_packages_are_made_when_there_is_a_place_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.runtime.cluster.migrations.MIGRATIONS_MAX", 2)
+    waiting, most = set[int](), 0
+
+    async def main(world: World) -> None:
+        nonlocal most
+        pack = sys.modules["millstream.runtime.turns.catalog"].pack
+
+        def counted(activation: Any) -> Any:
+            nonlocal most
+            waiting.add(activation.id)
+            most = max(most, len(waiting))
+            return pack(activation)
+
+        def count_arrivals(mover: Any) -> None:
+            take = mover.take
+
+            async def taken(name: str, key: str, former: Any, data: bytes) -> bool:
+                waiting.discard(former.activation_id)
+                moved: bool = await take(name, key, former, data)
+                return moved
+
+            monkeypatch.setattr(mover, "take", taken)
+
+        monkeypatch.setattr("millstream.runtime.turns.catalog.pack", counted)
+        for silo in world.cluster.silos():
+            count_arrivals(silo.assembly.catalog.mover)
+        keys = [f"key-{number}" for number in range(40)]
+
+        async def begin() -> None:
+            for key in keys:
+                await world.game(key=key).play(key)
+            await asyncio.gather(*(world.game(key=key).leave() for key in keys))
+
+        await world.at(world.first, begin)
+        await asyncio.sleep(2.0)
+        assert all([(await world.see(key=key))[2] == [key] for key in keys])
+
+    play(main)
+    assert 0 < most <= 2
 
 
 @pytest.mark.parametrize("drain_s", [10.0, 0.2])

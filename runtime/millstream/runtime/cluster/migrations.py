@@ -115,16 +115,13 @@ class Migrations:
             )
         return True
 
-    async def send(self, activation: Activation, to: str, package: bytes) -> str:
+    async def send(self, activation: Activation, to: str, pack: Callable[[], bytes | None]) -> str:
         """Send the package of an activation. Returns its new silo, or "" if it did not move.
 
         Args:
             to: the address of the new silo; empty: any suitable one.
+            pack: makes the package when there is a place for it; None: that is impossible.
         """
-        if len(package) > self._package_bytes_max:
-            text = "%s does not move: its package has %d bytes, migration_bytes_max is %d"
-            log.warning(text, activation, len(package), self._package_bytes_max)
-            return ""
         async with self._sending:
             others = self._find_others(activation.kind)
             if not others or asyncio.get_running_loop().time() >= self.until_s:
@@ -134,10 +131,20 @@ class Migrations:
             except MillstreamError as error:
                 log.warning("%s does not move: %s: %s", activation, type(error).__name__, error)
                 return ""
+            package = pack()
+            if package is None or not self._fits(activation, package):
+                return ""
             if not await self._is_taken(activation, silo, package):
                 return ""
             activation.version = 0  # recoveries must not report it any more
             return silo
+
+    def _fits(self, activation: Activation, package: bytes) -> bool:
+        fits = len(package) <= self._package_bytes_max
+        if not fits:
+            text = "%s does not move: its package has %d bytes, migration_bytes_max is %d"
+            log.warning(text, activation, len(package), self._package_bytes_max)
+        return fits
 
     async def _is_taken(self, activation: Activation, silo: str, package: bytes) -> bool:
         try:

@@ -61,6 +61,8 @@ HOOK_END_S = 1.0
 """Seconds that a life-cycle step may take to end after its deadline has cancelled it."""
 MOVED_PART = 0.8
 """The part of the time of a stop during which activations are still sent to other silos."""
+MOVED_AT_STOP_MAX = 10_000
+"""Activations that a stopping silo tries to move. Calls of the others do not wait for a move."""
 UNMOVED = (DeactivationReason.STATE_CONFLICT, DeactivationReason.DUPLICATE)
 """Reasons to end an activation whose states in memory are outdated."""
 FORCED_ITERATIONS = 10  # iterations of the event loop that cancelled turns get to unwind
@@ -100,8 +102,11 @@ class Mover(Protocol):
         """Return whether another silo is suitable. Raises ConfigError if `to` is not."""
         ...
 
-    async def send(self, activation: Activation, to: str, package: bytes, /) -> str:
-        """Send a package. Returns the new silo, or "" if the activation did not move."""
+    async def send(
+        self, activation: Activation, to: str, pack: Callable[[], bytes | None], /
+    ) -> str:
+        """Send a package, once there is a place for it. Returns the new silo, or "" if the
+        activation did not move."""
         ...
 
 
@@ -463,7 +468,7 @@ class Catalog:
                     activation,
                     HookSpec("on_deactivate", seconds),
                     lambda request: self._turns.begin(activation, request, (reason,)),
-                    lambda error: self._forget(activation),
+                    lambda error: self._forget_hung(activation),
                 )
         except KeyboardInterrupt:
             raise
@@ -472,16 +477,33 @@ class Catalog:
                 raise
             log.exception("%s: on_deactivate failed", activation)
         if not activation.is_gone:  # gone: the hook took too long and was abandoned
-            await self._forget(activation, pack_moving(activation))
+            await self._forget(activation)
 
-    async def _forget(self, activation: Activation, package: bytes | None = None) -> None:
-        if self.on_ended is not None:
-            self.on_ended(activation)
-        moved_to = ""
-        try:
+    async def _forget_hung(self, activation: Activation) -> None:
+        """Remove an activation whose hook does not end. It does not move, since code still runs."""
+        activation.ensure_mailbox().move_to = None
+        await self._forget(activation)
+
+    async def _forget(self, activation: Activation) -> None:
+        """Remove an activation that has ended, or send it to another silo."""
+        to, moved_to, is_noted = activation.ensure_mailbox().move_to, "", False
+
+        def note_end() -> None:
+            nonlocal is_noted
+            if self.on_ended is not None and not is_noted:
+                self.on_ended(activation)
+            is_noted = True
+
+        def take_package() -> bytes | None:
+            package = try_pack(activation)
             if package is not None:
-                to = activation.ensure_mailbox().move_to or ""
-                moved_to = await self.mover.send(activation, to, package)
+                note_end()  # the grain may run in the other silo from now on
+            return package
+
+        try:
+            if to is not None:
+                moved_to = await self.mover.send(activation, to, take_package)
+            note_end()
             if not moved_to:
                 await self.registrar.unregister(activation)
         finally:
@@ -503,10 +525,12 @@ class Catalog:
         began_s, mover = self._turns.loop.time(), self.mover
         deadline = began_s + within_s
         mover.until_s = min(mover.until_s, began_s + within_s * MOVED_PART)
+        moving = 0
         for activation in self.all():
             may_move = mover.until_s > began_s and moves_at_stop(activation)
-            if may_move and mover.may_move(activation, None):
+            if may_move and moving < MOVED_AT_STOP_MAX and mover.may_move(activation, None):
                 activation.ensure_mailbox().move_to = ""
+                moving += 1
             self.deactivate(activation, reason)
             await self._turns.budget.spend()
         while self._tasks or self.count:
@@ -559,10 +583,8 @@ async def register(
     return winner
 
 
-def pack_moving(activation: Activation) -> bytes | None:
-    """Return the package of an activation that moves, or None if it ends here."""
-    if activation.ensure_mailbox().move_to is None:
-        return None
+def try_pack(activation: Activation) -> bytes | None:
+    """Return the package of an activation that moves, or None if a hook fails."""
     try:
         return pack(activation)
     except Exception:
