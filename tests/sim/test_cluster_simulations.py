@@ -88,7 +88,7 @@ def test_the_command_runs_one_seed_and_tells_what_happened(
     [report] = json.loads(capsys.readouterr().out)
     assert report["suite"] == "calls"
     assert report["count"] == 1 and report["failed"] == []
-    assert report["figures"]["answered"] > 100 and report["figures"]["crashes"] > 0
+    assert report["figures"]["answered"] > 100 and "crashes" in report["figures"]
 
 
 def seeds_with_failures(suite: str, seed: int) -> SeedOutcome:
