@@ -296,7 +296,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/result_buffer.py": (f"{TURNS}/test_result_buffer.py",),
-        f"{RUNTIME}/turns/package.py": (f"{CLUSTER}/test_migrations.py",),
+        f"{RUNTIME}/turns/package.py": (
+            f"{CLUSTER}/test_migrations.py",
+            "tests/streams/consumer/test_positions.py",
+        ),
         f"{RUNTIME}/turns/results.py": (f"{CALLS}/test_streamed_results.py",),
         f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
     },

@@ -333,6 +333,7 @@ def test_unread_items_of_a_generator_that_has_ended_are_dropped_after_the_idle_t
         assert [await anext(rows), await anext(rows)] == [1, 2]
         with pytest.raises(ResultsAborted, match="results_idle_s"):
             await anext(rows)
+        assert await anext(sheet(program).rows(1)) == 0  # its place is free
 
     read("a client", main, options=small(results_idle_s=5.0, results_open_max=1))
 
@@ -363,8 +364,10 @@ def test_the_last_batches_of_generators_are_kept_for_a_short_time() -> None:
     async def main(silo: Any) -> None:
         for _ in range(40):
             assert [number async for number in sheet(silo).rows(5)] == [0, 1, 2, 3, 4]
+            assert [number async for number in sheet(silo).rows(2)] == [0, 1]  # one batch
         results = silo.assembly.catalog.find("Sheet", "k").mailbox.extensions["$results"].results
         assert (len(results._all), len(results._read)) == (0, 16)
+        assert all(one._idle_timer.cancelled() for one in results._read.values())
         await asyncio.sleep(11.0)
         assert not results._read
 

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from millstream.runtime import (
@@ -21,6 +23,7 @@ from millstream.runtime import (
     DeactivationReason,
     Grain,
     MemoryStateStore,
+    Rejected,
     ResultsAborted,
     Row,
     RuntimeOptions,
@@ -319,6 +322,124 @@ def test_calls_that_wait_follow_in_their_order() -> None:
         for name in world.cluster.names:
             own = [move for move in moves if move.startswith(name)]
             assert own == [f"{name} {at}" for at in range(5)]
+
+    play(main)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_the_old_silo_knows_the_new_one_only_if_the_grain_has_moved(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(world: World) -> None:
+        if not is_taken:
+            monkeypatch.setattr("millstream.runtime.cluster.migrations.MIGRATIONS_MAX", 0)
+        to = world.address(world.second)
+        await leave(world, to)
+        known = world.silo(world.first).assembly.router.silo_of("Game", "g")
+        assert known == (to if is_taken else "")
+
+    play(main)
+
+
+def test_a_package_of_the_largest_size_is_sent_and_no_larger_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(world: World) -> None:
+        mover = world.silo(world.first).assembly.catalog.mover
+        monkeypatch.setattr(mover, "_is_taken", AsyncMock(return_value=True))
+        for key, size in (("fits", 2_000), ("large", 2_001)):
+            made = "millstream.runtime.turns.catalog.pack"
+            monkeypatch.setattr(made, lambda _, size=size: b"x" * size)
+            await world.at(world.first, lambda key=key: world.game(key=key).leave())  # type: ignore[misc]
+            await asyncio.sleep(1.0)
+            known = world.silo(world.first).assembly.router.silo_of("Game", key)
+            assert bool(known) == (key == "fits")
+
+    play(main, RuntimeOptions(migration_bytes_max=2_000))
+
+
+def test_a_silo_takes_a_limited_number_of_packages_of_a_limited_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millstream.runtime.cluster.migrations.MIGRATIONS_MAX", 2)
+
+    async def main(world: World) -> None:
+        catalog = world.silo(world.second).assembly.catalog
+        mover: Any = catalog.mover
+        gate = asyncio.Event()
+
+        async def receive(*_: object) -> bool:
+            await gate.wait()
+            return True
+
+        def take(name: str, size: int) -> asyncio.Future[bool]:
+            taken: asyncio.Future[bool] = asyncio.ensure_future(
+                mover.take(name, "x", ("silo-9:7000@1", 1), b"x" * size)
+            )
+            return taken
+
+        monkeypatch.setattr(catalog, "receive", receive)
+        assert not await take("Unknown", 5)
+        assert not await take("Game", 2_001)
+        first, second = take("Game", 2_000), take("Game", 5)
+        await asyncio.sleep(0.1)
+        assert not await take("Game", 5)
+        gate.set()
+        assert await first and await second and await take("Game", 5)
+
+    play(main, RuntimeOptions(migration_bytes_max=2_000))
+
+
+def test_a_silo_that_refuses_a_package_with_an_error_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "millstream.migrations")
+
+    async def main(world: World) -> None:
+        mover = world.silo(world.second).assembly.catalog.mover
+        monkeypatch.setattr(mover, "take", AsyncMock(side_effect=Rejected("not today")))
+        await leave(world, world.address(world.second))
+        assert world.silo(world.first).assembly.router.silo_of("Game", "g") == ""
+        assert (await world.see(world.third))[1:] == (5, [])
+
+    play(main)
+    assert any("Game/g did not move to silo-1:7000" in line for line in caplog.messages)
+
+
+def test_a_package_may_lack_the_value_and_have_an_extension_that_the_silo_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = "millstream.runtime.turns.catalog.pack"
+    pack = sys.modules["millstream.runtime.turns.catalog"].pack
+
+    def other(activation: Any) -> bytes:
+        states, _, extensions = msgspec.msgpack.decode(pack(activation))
+        return msgspec.msgpack.encode([states, None, {**extensions, "unknown": b"content"}])
+
+    async def main(world: World) -> None:
+        await world.at(world.first, lambda: world.game().add_unsaved(2))
+        monkeypatch.setattr(made, other)
+        await leave(world)
+        assert LOG == ["deactivated: migrating", "activated with 7 and 0 moves"]
+
+    play(main)
+    assert not any("starts from its store" in line for line in caplog.messages)
+
+
+def test_a_silo_sends_nothing_once_its_time_for_moves_is_over() -> None:
+    async def main(world: World) -> None:
+        world.silo(world.first).assembly.catalog.mover.until_s = 0.0
+        await leave(world)
+        assert LOG == ["deactivated: migrating"]
+        assert (await world.see())[1:] == (5, [])
+
+    play(main)
+
+
+def test_a_cluster_that_closes_moves_nothing() -> None:
+    async def main(world: World) -> None:
+        await world.cluster.close()
+        assert LOG == ["deactivated: silo_stops"]
 
     play(main)
 

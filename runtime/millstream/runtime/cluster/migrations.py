@@ -134,10 +134,7 @@ class Migrations:
             package = pack()
             if package is None or not self._fits(activation, package):
                 return ""
-            if not await self._is_taken(activation, silo, package):
-                return ""
-            activation.version = 0  # recoveries must not report it any more
-            return silo
+            return silo if await self._is_taken(activation, silo, package) else ""
 
     def _fits(self, activation: Activation, package: bytes) -> bool:
         fits = len(package) <= self._package_bytes_max

@@ -46,11 +46,11 @@ decode = msgspec.msgpack.Decoder(Package).decode
 
 def pack(activation: Activation) -> bytes:
     """Return the package of an activation in which no turn runs. Raises any error of its hooks."""
-    hosted, grain, box = activation.kind.hosted, activation.grain, activation.mailbox
+    hosted, grain = activation.kind.hosted, activation.grain
     assert hosted is not None
     states = {name: state.dehydrate() for name, state in states_of(grain).items()}
     extensions: dict[str, bytes] = {}
-    for name, extension in {} if box is None else box.extensions.items():
+    for name, extension in activation.ensure_mailbox().extensions.items():
         if hasattr(extension, "dehydrate"):
             extensions[name] = extension.dehydrate()
     value = None if hosted.move_hooks is None else hosted.move_hooks.dehydrate(grain)
