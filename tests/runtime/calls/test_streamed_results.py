@@ -360,6 +360,23 @@ def test_an_error_that_the_consumer_has_not_reached_is_none_of_its_end(caller: s
     read(caller, main, options=small())
 
 
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_short_streamed_result_takes_one_call(
+    caller: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(program: Any) -> None:
+        assert [number async for number in sheet(program).rows(3)] == [0, 1, 2]
+        assert [number async for number in sheet(program).rows(0)] == []
+        with pytest.raises(LookupError):
+            await anext(sheet(program).failing(0))
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("a second call")
+
+    monkeypatch.setattr("millstream.runtime.turns.results.GrainResults.take", refuse)
+    read(caller, main, options=small())
+
+
 def test_the_last_batches_of_generators_are_kept_for_a_short_time() -> None:
     async def main(silo: Any) -> None:
         for _ in range(40):

@@ -104,6 +104,8 @@ class RunningResults:
             self._error = self._name_error(error)
         finally:
             await self._close_generator()
+            self.is_done = True  # before the next request: the last items then carry the end
+            self._news.set()
 
     def _name_error(self, error: BaseException) -> BaseException:
         """Return the error for the consumer."""
