@@ -37,6 +37,7 @@ RETRY_S = (0.05, 0.25, 1.0)
 RESULT_SPECS: Mapping[str, MethodSpec] = specs_of(ResultCalls, RESULTS)
 TAKE = RESULT_SPECS[f"{RESULTS}.take"]
 CLOSE = RESULT_SPECS[f"{RESULTS}.close"]
+TAKE.open_to = CLOSE.open_to = None  # as the grain type itself: clients activate no other grains
 
 
 class ResultReader:

@@ -24,10 +24,9 @@ from typing import Any
 
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.headers import HeaderSet
-from millstream.runtime.definition.markers import always_interleave, open_to
+from millstream.runtime.definition.markers import always_interleave
 from millstream.runtime.definition.streamed_method import Batch, StreamedMethod
 from millstream.runtime.errors import GrainError, Overloaded, ResultsAborted
-from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, contain
@@ -313,19 +312,18 @@ class GrainResults:
 class ResultCalls:
     """The extension `$results` of an activation: the requests of consumers.
 
-    The id of a generator cannot be guessed, so it is enough to admit a caller.
+    Its methods are open to those that may call the grain type. The id of a generator cannot be
+    guessed, so it admits its holder to the generators of methods with `@open_to`, too.
     """
 
     def __init__(self, results: GrainResults) -> None:
         self.results = results
 
-    @open_to(Role.CLIENT)
     @always_interleave
     async def take(self, generator: int, number: int) -> Batch:
         """Return a batch of a generator."""
         return await self.results.take(generator, number)
 
-    @open_to(Role.CLIENT)
     @always_interleave
     async def close(self, generator: int) -> None:
         """End a generator."""
