@@ -21,8 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.definition.markers import timeout
@@ -32,6 +31,8 @@ from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog, Former
 from millstream.runtime.turns.kind import GrainKind
 
+from .placer import Placer
+
 __all__ = ["MIGRATIONS_MAX", "MigrationTarget", "Migrations"]
 
 log = logging.getLogger("millstream.migrations")
@@ -40,12 +41,6 @@ MIGRATIONS_MAX = 100
 """Packages that one silo sends at the same time, and that it takes at the same time."""
 SENT_WITHIN_S = 5.0
 """Seconds for the new silo to register the grain."""
-
-
-class Kinds(Protocol):
-    """The kinds of this process."""
-
-    def get(self, name: str, /) -> GrainKind | None: ...
 
 
 class MigrationTarget(SystemTarget):
@@ -69,8 +64,7 @@ class Migrations:
 
     Args:
         kinds: the kinds of this process, by name.
-        find_others: returns the other silos that are suitable for a grain type, sorted.
-        choose: returns one of these silos for a grain.
+        placer: knows the silos that are suitable for a grain, and chooses among them.
         package_bytes_max: the size of the largest package that is sent or taken.
     """
 
@@ -79,17 +73,15 @@ class Migrations:
         address: str,
         catalog: Catalog,
         targets: Targets,
-        kinds: Kinds,
-        find_others: Callable[[GrainKind], Sequence[str]],
-        choose: Callable[[GrainKind, str, Sequence[str]], str],
+        kinds: Mapping[str, GrainKind],
+        placer: Placer,
         package_bytes_max: int,
     ) -> None:
         self._address = address
         self._catalog = catalog
         self._targets = targets
         self._kinds = kinds
-        self._find_others = find_others
-        self._choose = choose
+        self._placer = placer
         self._package_bytes_max = package_bytes_max
         self._sending = asyncio.Semaphore(MIGRATIONS_MAX)
         self._taking = 0
@@ -104,9 +96,11 @@ class Migrations:
 
         Raises ConfigError if `to` is given and is not suitable.
         """
-        others = self._find_others(activation.kind)
-        if to is None or to == self._address:
-            return bool(others) and to is None
+        others = self._placer.find_others(activation.kind)
+        if to is None:
+            return bool(others)
+        if to == self._address:
+            return False
         if to not in others:
             known = ", ".join(others) or "none"
             raise ConfigError(
@@ -123,11 +117,12 @@ class Migrations:
             pack: makes the package when there is a place for it; None: that is impossible.
         """
         async with self._sending:
-            others = self._find_others(activation.kind)
+            others = self._placer.find_others(activation.kind)
             if not others or asyncio.get_running_loop().time() >= self.until_s:
                 return ""
             try:
-                silo = to if to in others else self._choose(activation.kind, activation.key, others)
+                kind, key = activation.kind, activation.key
+                silo = to if to in others else self._placer.choose_among(kind, key, others)
             except MillstreamError as error:
                 log.warning("%s does not move: %s: %s", activation, type(error).__name__, error)
                 return ""

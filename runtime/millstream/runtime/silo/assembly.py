@@ -171,8 +171,7 @@ class SiloAssembly:
             self.catalog,
             self.targets,
             self.references.kinds,
-            self.placer.find_others,
-            self.placer.choose_among,
+            self.placer,
             self.options.migration_bytes_max,
         )
         engine.open(self.router, self.catalog.of, None)

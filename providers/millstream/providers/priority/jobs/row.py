@@ -58,7 +58,7 @@ class JobRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutcomeKind(IntEnum):
-    """What an outcome holds."""
+    """The kind of content that an outcome has."""
 
     VALUE = 1
     ERROR = 2
