@@ -123,6 +123,11 @@ class StoredCore:
         self.stage.place.clock.now_ms = now_ms
         return self.run(self.owned.do(command, self.request))
 
+    @property
+    def sessions(self) -> OwnedQueue:
+        """Whether a request is answered."""
+        return self.owned
+
     def look(self, look: Operation[T]) -> T:
         return self.run(self.owned.look(look))
 

@@ -164,6 +164,6 @@ def test_a_check_looks_at_sessions_too() -> None:
     put(core, "m")
     core.once(0, Request("s", 1), "dequeue", lambda: core.dequeue(0, "w"))
     core.check()
-    core._sessions.sessions["s"].acknowledged = 1  # acknowledged answers must be forgotten
+    core.sessions.sessions["s"].acknowledged = 1  # acknowledged answers must be forgotten
     with pytest.raises(AssertionError):
         core.check()

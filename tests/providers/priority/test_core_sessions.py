@@ -25,7 +25,7 @@ from millstream.providers.priority import (
 from millstream.providers.priority.core.body import MessageFields
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.requests.sessions import OPEN_MAX, Request
-from millstream.providers.priority.core.results import Dequeued
+from millstream.providers.priority.core.results import Dequeued, PollStatus
 from millstream.runtime import Overloaded
 
 
@@ -47,6 +47,22 @@ def test_a_repeated_dequeue_gives_the_same_leases_and_no_others() -> None:  # C1
     assert core.read.depth()[State.RUNNING] == 1
     assert core.read.get("a").attempts_left == 2
     assert poll(core, Request("s", 2)).leases[0].id == "b"
+
+
+def test_a_repeated_dequeue_does_not_say_that_the_queue_is_empty() -> None:
+    core = opened("a")
+    assert poll(core, Request("s", 1), count=2).status is PollStatus.EMPTY
+    core.enqueue(1, MessageFields("b", b"x", 0))
+    assert poll(core, Request("s", 1), 2, count=2).status is PollStatus.MORE
+
+
+def test_a_request_is_answered_while_its_answer_is_kept() -> None:
+    core, one = opened("a"), Request("s", 1)
+    assert not core.sessions.is_answered(one)
+    poll(core, one)
+    assert core.sessions.is_answered(one) and not core.sessions.is_answered(Request("s", 2))
+    poll(core, Request("s", 2, acknowledged=1))
+    assert not core.sessions.is_answered(one)
 
 
 def test_a_repeated_dequeue_marks_what_is_over() -> None:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority.core.commands import Dequeue
-from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.core.message import LeaseToken, Metadata
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Dequeued, PollStatus
+from millstream.providers.priority.core.results import Dequeued, LeaseGrant, PollStatus
 from millstream.providers.priority.owner.grain import Polled, owner_of
 from millstream.providers.priority.owner.polls import Polls
+from millstream.providers.priority.store.contract import OwnedQueue
 from millstream.providers.priority.surface.asking import SessionPool
 from millstream.providers.priority.surface.poll import leases_of
 
 
 class Empty:
-    """An empty queue."""
+    """An empty queue. The answers of `answered` are those of requests that it carried out before,
+    and it makes the first `steps` looks of a search without a result.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = 0) -> None:
         self.looks: list[str] = []
         self.noted: list[list[Metadata]] = []
-        self.polls = Polls("q", self.dequeue, self.available, 9)
+        self.answered: dict[Request, Dequeued] = {}
+        self.steps = steps
+        self.polls = Polls("q", self.look, 9)
+        self.polls.owned = cast(OwnedQueue, self)
 
-    async def dequeue(self, command: Dequeue, request: Request) -> Dequeued:
+    async def look(self, command: Dequeue, request: Request) -> Dequeued:
         self.looks.append(request.session)
-        return Dequeued((), PollStatus.EMPTY)
+        if len(self.looks) <= self.steps:
+            return Dequeued((), PollStatus.MORE)
+        return self.answered.get(request, Dequeued((), PollStatus.EMPTY))
 
-    def available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
+    def is_answered(self, request: Request) -> bool:
+        return request in self.answered
+
+    def take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
         self.noted.append(list(wanted))
         return {}
 
@@ -75,6 +86,88 @@ async def test_what_comes_is_noted_before_the_first_look_and_no_more_when_all_ha
     queue.polls.leave("b")
     await second
     assert queue.noted[2:] == [[]]
+
+
+async def test_a_repeated_poll_gets_its_leases_at_once_and_the_next_poll_looks() -> None:
+    """A repeated answer says nothing about the messages that are available now."""
+    queue = Empty()
+    polls = [queue.poll(session) for session in "ab"]
+    await asyncio.sleep(0)
+    assert queue.looks == ["a"]
+    grant = LeaseGrant("m", b"", 0, (), LeaseToken(1, 1), 0, 1, 2)
+    queue.answered[Request("c", 1)] = Dequeued((grant,), PollStatus.MORE)
+    queue.polls.on_changed()  # "a" is to look, but leaves
+    queue.polls.leave("a")
+    repeated = queue.poll("c")
+    assert (await repeated).leases == (grant,)
+    await asyncio.sleep(0)
+    assert queue.looks == ["a", "c", "b"]
+    queue.polls.stop()
+    await asyncio.wait(polls)
+
+
+async def test_a_poll_that_may_repeat_another_one_of_its_session_looks_first() -> None:
+    queue = Empty()
+    polls = [queue.poll(session) for session in "aab"]
+    await asyncio.sleep(0)
+    assert queue.looks == ["a", "a"]
+    queue.polls.stop()
+    await asyncio.wait(polls)
+
+
+async def test_a_search_in_steps_ends_with_its_poll() -> None:
+    queue = Empty(steps=100)
+    polling = queue.poll("a")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    looks = len(queue.looks)
+    assert 2 < looks < 100
+    queue.polls.leave("a")
+    assert (await polling).leases == () and len(queue.looks) <= looks + 1
+
+
+async def test_a_search_in_steps_goes_on_until_its_end() -> None:
+    queue = Empty(steps=20)
+    polls = [queue.poll(session) for session in "ab"]
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert queue.looks == ["a"] * 21
+    queue.polls.on_changed()
+    await asyncio.sleep(0)
+    assert queue.looks == ["a"] * 22, "the poll is counted as one that looks, once"
+    queue.polls.leave("a")
+    queue.polls.on_changed()
+    await asyncio.wait(polls[:1])
+    await asyncio.sleep(0)
+    assert queue.looks[22:] == ["b"]
+    queue.polls.stop()
+    await asyncio.wait(polls)
+
+
+def test_a_poll_is_repeated_at_another_owner_and_gets_its_leases_at_once() -> None:
+    """The first answer is lost with its owner, and other polls wait for the same messages."""
+
+    async def open_slowly(queue: str) -> None:
+        await asyncio.sleep(0.5)
+
+    async def main(rig: Rig) -> None:
+        await rig.on(rig.host, rig.queue().enqueue(b"x"))
+        owner = rig.client.grain(owner_of("priority"), "q")
+        lost = await rig.spawn(owner.poll(Dequeue("w"), Request("s", 1), 4_000))
+        silo = rig.owner_of()
+        await rig.cluster.stop_silo(silo)
+        rig.faults.on_before = open_slowly
+        others = [rig.spawn(owner.poll(Dequeue("w"), Request(one, 1), 30_000)) for one in "ab"]
+        again = rig.spawn(owner.poll(Dequeue("w"), Request("s", 1), 30_000))
+        start_s = rig.simulation.loop.time()
+        assert [one.id for one in (await again).leases] == [one.id for one in lost.leases]
+        assert rig.simulation.loop.time() - start_s < 10
+        for payload in (b"y", b"z"):
+            await rig.on(rig.host, rig.queue().enqueue(payload))
+        assert [len((await one).leases) for one in others] == [1, 1]
+        assert rig.simulation.loop.time() - start_s < 12
+
+    in_cluster(main)
 
 
 class Silent:

@@ -30,7 +30,15 @@ from .calls_suite import calls
 from .membership_suite import membership
 from .pipeline_suite import pipeline
 
-__all__ = ["SUITES", "SeedOutcome", "SimOptions", "is_noticed", "run_seed", "run_sim"]
+__all__ = [
+    "SUITES",
+    "SeedOutcome",
+    "SimOptions",
+    "find_outcome",
+    "is_noticed",
+    "run_seed",
+    "run_sim",
+]
 
 SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
     "membership": membership,
@@ -83,6 +91,22 @@ def run_seed(suite: str, seed: int) -> SeedOutcome:
     except SimulationFailed as error:
         return SeedOutcome(suite, seed, 0.0, "", {}, error.report)
     return SeedOutcome(suite, seed, outcome.virtual_s, outcome.trace_hash, dict(outcome.result))
+
+
+def find_outcome(
+    suite: str, has: Callable[[SeedOutcome], bool], first: Iterable[int] = ()
+) -> SeedOutcome:
+    """Run seeds until an outcome without a failure has a property, and return this outcome.
+
+    For `first`, see `is_noticed`. Raises AssertionError if a seed fails, or if none has the
+    property.
+    """
+    for seed in (*first, *range(1, JUDGED_SEEDS_MAX + 1)):
+        outcome = run_seed(suite, seed)
+        assert not outcome.failure, outcome.failure
+        if has(outcome):
+            return outcome
+    raise AssertionError(f"no seed up to {JUDGED_SEEDS_MAX} of {suite} has the property")
 
 
 def is_noticed(suite: str, *texts: str, first: Iterable[int] = ()) -> bool:

@@ -109,8 +109,8 @@ class PriorityCore:
         self._contents = Contents(settings, Counters(*rows.counters), self.recorder)
         key = settings.exclusivity_key
         self._contents.restore(message_of(row, key) for row in rows.messages)
-        self._sessions = SessionAnswers(queue, self.recorder)
-        self._sessions.restore(list(rows.sessions), list(rows.answers))
+        self.sessions = SessionAnswers(queue, self.recorder)
+        self.sessions.restore(list(rows.sessions), list(rows.answers))
         self._entering = Entering(self._contents)
         self._leasing = Leasing(self._contents)
         self._taking = Taking(self._contents)
@@ -185,12 +185,12 @@ class PriorityCore:
             PriorityQueueError: The errors of `act`, which are not remembered.
         """
         now = self._at(now_ms)
-        plain = self._sessions.find(now, request, what, self.settings)
+        plain = self.sessions.find(now, request, what, self.settings)
         if plain is not None:
             return cast(A, answer_of(plain, self._contents.by_id))
         answer = act()
         if answer.is_changed:
-            self._sessions.remember(now, request, what, plain_of(answer))
+            self.sessions.remember(now, request, what, plain_of(answer))
         return answer
 
     def _at(self, now_ms: int) -> int:
@@ -240,14 +240,14 @@ class PriorityCore:
         Arguments and errors are those of `once` and `enqueue_many`.
         """
         now = self._at(now_ms)
-        plain = self._sessions.find(now, request, what, self.settings)
+        plain = self.sessions.find(now, request, what, self.settings)
         known = find_taken(plain)
         check_number(self.queue, "messages", len(news), 0, COUNT_MAX)
         found = self._entering.many(news, all_or_nothing, known)
         taken = known | {one.id: one for one in found.answers if one and one.is_changed}
         if len(taken) > len(known):
             kept = plain_of(EnqueuedMany(tuple(taken.values())))
-            self._sessions.remember(now, request, what, kept)
+            self.sessions.remember(now, request, what, kept)
         return found
 
     def requeue(self, now_ms: int, id: str, new_id: str | None = None) -> Enqueued:
@@ -516,7 +516,7 @@ class PriorityCore:
 
         Leases, delays, retention and the answers of sessions keep their remaining time.
         """
-        self._sessions.set_clock(now_ms - self._contents.now_ms)
+        self.sessions.set_clock(now_ms - self._contents.now_ms)
         self._contents.set_clock(now_ms)
         self.set_ahead(0)
 
@@ -529,7 +529,7 @@ class PriorityCore:
         done_count = self._leasing.sweep(steps)
         done_count += contents.sweep(steps - done_count)
         kept_ms = settings.answers_kept_ms
-        done_count += self._sessions.sweep(now, kept_ms, steps - done_count)
+        done_count += self.sessions.sweep(now, kept_ms, steps - done_count)
         done_count += contents.filters.build(steps - done_count)
         next_ms = self.next_due_ms()
         return Swept(done_count, next_ms is not None and next_ms <= now, next_ms)
@@ -542,7 +542,7 @@ class PriorityCore:
         found = contents.due.next_due_ms()
         for due_ms in (
             contents.finished.next_due_ms(),
-            self._sessions.next_due_ms(self.settings.answers_kept_ms),
+            self.sessions.next_due_ms(self.settings.answers_kept_ms),
         ):
             if found is None or (due_ms is not None and due_ms < found):
                 found = due_ms
@@ -560,7 +560,7 @@ class PriorityCore:
     def check(self) -> None:
         """Assert the invariants: O(n)."""
         self._contents.check()
-        self._sessions.check()
+        self.sessions.check()
 
 
 def make_done(message: Message, is_changed: bool = True) -> Done:

@@ -55,7 +55,7 @@ class PollStatus(StrEnum):
 
     FULL = "full"  # it gave the requested number
     EMPTY = "empty"  # no further message is available
-    MORE = "more"  # one step's work is done: ask again at once
+    MORE = "more"  # one step's work is done, or this is a repeated answer: ask again at once
     BLOCKED = "blocked"  # `dequeue_blocked` is set
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
@@ -45,7 +44,6 @@ from millstream.providers.priority.core.errors import (
     PriorityQueueNotFound,
     SettingsConflict,
 )
-from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, LeaseGrant, Moving, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
@@ -139,7 +137,7 @@ class QueueOwner(Grain):
         self._timer: asyncio.TimerHandle | None = None
         self._is_sweeping = False
         most = keeper.options.waiting_polls_max
-        self._polls = Polls(self._queue, self._dequeue, self._take_available, most)
+        self._polls = Polls(self._queue, self._look_once, most)
         tasks, period_s = keeper.new_tasks(), keeper.options.settle_period_s
         self._spreading = Spreading(self._queue, tasks, period_s, keeper.shard, self._settle)
 
@@ -179,6 +177,8 @@ class QueueOwner(Grain):
         if command.wanted:
             command = command._replace(wanted=tuple(sorted(command.wanted)))
         if wait_ms:
+            if self._owned is None:
+                await self._use(True)  # an open queue knows which requests are repeated
             found = await self._polls.poll(command, request, wait_ms / 1000)
         else:
             found = await self._dequeue(command, request)
@@ -261,18 +261,18 @@ class QueueOwner(Grain):
 
     async def _dequeue(self, command: Dequeue, request: Request) -> Dequeued:
         """Dequeue, in as many steps as the search takes. Raises the errors of `do`."""
-        owned = self._owned or await self._use(True)
-        if command.layout != self._settings.layout:
-            command = command._replace(not_above=NONE_ABOVE)
         while True:
-            found = await owned.do(command, request)
+            found = await self._look_once(command, request)
             if found.leases or found.status is not PollStatus.MORE:
                 return found
             await asyncio.sleep(0)
 
-    def _take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
-        """The numbers of messages that became available since the last call: see `OwnedQueue`."""
-        return {} if self._owned is None else self._owned.take_available(wanted)
+    async def _look_once(self, command: Dequeue, request: Request) -> Dequeued:
+        """Make one step of a dequeue. Raises the errors of `do`."""
+        owned = self._owned or await self._use(True)
+        if command.layout != self._settings.layout:
+            command = command._replace(not_above=NONE_ABOVE)
+        return await owned.do(command, request)
 
     # -- opening
 
@@ -326,7 +326,7 @@ class QueueOwner(Grain):
             return error
         finally:
             self._opening = None
-        self._owned = owned
+        self._owned = self._polls.owned = owned
         owned.watch(self._on_stored, self._lose)
         self._on_stored(owned.next_due_ms())
         self._spread()

@@ -3,19 +3,21 @@
 Owns `Polls`. The order of looks is decided in `waiting`, and the queue belongs to its owner.
 
 Invariants: a sleeping poll costs a timer and nothing else. The end of a poll, for any reason, wakes
-the next one of its group if there may be a message. At most one poll of a session waits.
+the next one of its group if there may be a message. At most one poll of a session waits. A poll
+that repeats an earlier one does not sleep before its first look, so the leases of the earlier one
+reach their caller at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
-from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
+from millstream.providers.priority.store.contract import OwnedQueue
 
 from .waiting import QueueWaiters, Waiter
 
@@ -61,25 +63,24 @@ class Polls:
     """The polls of one queue.
 
     A poll that was told to end does not look again. A repeated request with the same request id
-    returns everything that the poll leased. `sleepers` has the waiting polls by session.
+    returns everything that the poll leased. `sleepers` has the waiting polls by session. `owned` is
+    set while the queue is open.
 
     Args:
         queue: Name of the queue.
-        dequeue: One look of a poll.
-        available: See `OwnedQueue.take_available`.
+        look: One look of a poll.
         waiting_max: Maximum number of waiting polls.
     """
 
     def __init__(
         self,
         queue: str,
-        dequeue: Callable[[Dequeue, Request], Awaitable[Dequeued]],
-        available: Callable[[Collection[Metadata]], Mapping[Metadata, int]],
+        look: Callable[[Dequeue, Request], Awaitable[Dequeued]],
         waiting_max: int,
     ) -> None:
         self._queue = queue
-        self._look = dequeue
-        self._available = available
+        self._look = look
+        self.owned: OwnedQueue | None = None
         self._layout = 0  # of the queue
         self._waiting = QueueWaiters(queue, waiting_max)
         self.sleepers: dict[str, Sleeper] = {}
@@ -96,6 +97,9 @@ class Polls:
         until_s = asyncio.get_running_loop().time() + wait_s
         sleeper = Sleeper()
         waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
+        is_answered = self.owned is not None and self.owned.is_answered(request)
+        if is_answered or request.session in self.sleepers:
+            looks = True  # the request may be a repeated one
         self._come(request.session, sleeper)
         self.tell()  # so that messages that arrive from now on are noted
         try:
@@ -104,8 +108,8 @@ class Polls:
             self._waiting.leaves(waiter)
             if self.sleepers.get(request.session) is sleeper:
                 del self.sleepers[request.session]
-            if not self._waiting.filters:
-                self._available(())  # nothing has to be noted
+            if not self._waiting.filters and self.owned is not None:
+                self.owned.take_available(())  # nothing has to be noted
 
     def _come(self, session: str, sleeper: Sleeper) -> None:
         """Register the poll, and end an earlier one of the session, which its caller has given
@@ -134,6 +138,9 @@ class Polls:
                 raise sleeper.error
             if found.leases or sleeper.is_over or command.layout != self._layout:
                 return found
+            if found.status is PollStatus.MORE:
+                await asyncio.sleep(0)
+                continue
             if not self._waiting.sleeps(waiter):
                 looks = True
                 continue
@@ -145,7 +152,9 @@ class Polls:
 
     def tell(self) -> None:
         """Wake the polls that a commit may have helped."""
-        helped = self._available(self._waiting.filters)
+        if self.owned is None:
+            return
+        helped = self.owned.take_available(self._waiting.filters)
         if helped:
             self._waiting.on_changed(helped)
 
@@ -161,7 +170,7 @@ class Polls:
 
     def stop(self) -> None:
         """End all waits, because the owner ends."""
-        self._is_stopped = True
+        self._is_stopped, self.owned = True, None
         for sleeper in list(self.sleepers.values()):
             sleeper.end()
 

@@ -111,8 +111,9 @@ class QueueWaiters:
         return waiter, is_first
 
     def looks(self, waiter: Waiter) -> None:
-        """Record that the caller is about to look."""
+        """Record that the caller is about to look, perhaps once more."""
         settle(waiter)
+        end_look(waiter)
         waiter.is_looking = True
         waiter.seen = waiter.group.changes
         waiter.group.fresh += 1

@@ -146,6 +146,9 @@ class CommittingQueue:
     def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
         return {} if self._core is None else self._core.take_available(wanted)
 
+    def is_answered(self, request: Request, /) -> bool:
+        return self._core is not None and self._core.sessions.is_answered(request)
+
     # -- the clock
 
     def _open_clock(self, core: PriorityCore) -> QueueClock:

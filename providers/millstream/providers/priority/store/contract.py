@@ -155,6 +155,10 @@ class OwnedQueue(Protocol):
         """
         ...
 
+    def is_answered(self, request: Request, /) -> bool:
+        """Whether the request was carried out before, so that `do` returns its earlier answer."""
+        ...
+
     def now_ms(self) -> int:
         """The time of the queue, in Unix milliseconds; `next_due_ms` uses this time.
 

@@ -1,7 +1,8 @@
 """Conversion of answers to plain values that can be stored, and back.
 
-Invariants: a stored answer contains no payloads; a repeated answer reads them from the messages. Of
-an enqueue of many, the stored messages are kept.
+Invariants: a stored answer contains no payloads; a repeated answer reads them from the messages. A
+repeated dequeue never says that the queue is empty. Of an enqueue of many, the stored messages are
+kept.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def answer_of(plain: Plain, messages: Mapping[str, Message]) -> Answer:
     match plain:
         case ["dequeued", str(status), [*leases]]:
             found = cast("list[LeaseFields]", leases)
-            return Dequeued(tuple(lease_of(one, messages) for one in found), PollStatus(status))
+            reason = PollStatus(status)
+            if reason is PollStatus.EMPTY:
+                reason = PollStatus.MORE  # messages may have come since the first answer
+            return Dequeued(tuple(lease_of(one, messages) for one in found), reason)
         case ["enqueued", str(id), int(state), int(version), bool(is_changed)]:
             return Enqueued(id, State(state), version, is_changed)
         case ["done", int(state), int(version), int(due_ms), bool(is_changed)]:

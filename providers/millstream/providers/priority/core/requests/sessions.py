@@ -108,6 +108,11 @@ class SessionAnswers:
             raise RequestInvalid(self.queue, "number", was)
         return found[1]
 
+    def is_answered(self, request: Request) -> bool:
+        """Whether the answer to a repeated request is known."""
+        session = self.sessions.get(request.session)
+        return session is not None and request.number in session.answers
+
     def _refuse_stale(self, request: Request, session: Session) -> None:
         raise RequestStale(
             self.queue,
