@@ -45,6 +45,9 @@ class Look(NamedTuple):
     is_documented: bool
 
 
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
 @functools.cache
 def look_at(path: Path) -> Look:
     return look(path.read_text(), package_of(path))
@@ -146,9 +149,20 @@ def package_of(path: Path) -> str:
     return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
+def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module and all its statements, without expressions: a walk of a fraction of the
+    nodes."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for block in BLOCKS:
+            left.extend(getattr(node, block, ()))
+
+
 def imports_in(source: str | ast.Module, package: str) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source) if isinstance(source, str) else source):
+    for node in statements_of(ast.parse(source) if isinstance(source, str) else source):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tests.imports import statements_of
+
 NOT_PROSE = re.compile(
     r"```.*?```"  # blocks of code
     r"|^[ \t]*\|[^\n]*$"  # rows of tables
@@ -78,15 +80,16 @@ def measure(texts: Iterable[str]) -> Prose:
 
 def docstrings_of(source: str) -> Iterator[str]:
     """Yield the docstrings of a module, its classes, functions, fields and constants."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in statements_of(tree):
         if isinstance(node, OWNERS) and (docstring := ast.get_docstring(node)):
             yield docstring
-    yield from field_docs_of(source)
+    yield from field_docs_of(tree)
 
 
-def field_docs_of(source: str) -> Iterator[str]:
+def field_docs_of(tree: ast.Module) -> Iterator[str]:
     """Yield the docstrings of fields and constants: each is a string directly after a field."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements_of(tree):
         for before, after in pairwise(node.body if isinstance(node, OWNERS) else ()):
             if isinstance(before, ast.Assign | ast.AnnAssign) and (text := text_of(after)):
                 yield inspect.cleandoc(text)

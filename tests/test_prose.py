@@ -6,6 +6,7 @@ the sentences that you read twice.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_docstrings_name_their_subjects(package: str) -> None:
 def test_docstrings_of_fields_name_their_subjects() -> None:
     """They are measured apart, because they are a small part of all docstrings."""
     files = [file for package in PACKAGES for file in files_of(package)]
-    check(text for file in files for text in field_docs_of(file.read_text()))
+    check(text for file in files for text in field_docs_of(ast.parse(file.read_text())))
 
 
 def files_of(package: str) -> Iterable[Path]:

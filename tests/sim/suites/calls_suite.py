@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,6 +61,7 @@ from millstream.runtime.testing import (
     CallEnded,
     CallStarted,
     Deactivated,
+    History,
     Host,
     HostDown,
     Random,
@@ -110,9 +111,9 @@ class Book:
 
 @dataclass
 class Luggage:
-    """The value that an account takes along: the number of its activation, and its operations."""
+    """The value that an account takes along: its silo and its operations."""
 
-    number: int
+    silo: str
     ops: list[str]
 
 
@@ -211,8 +212,7 @@ class Account(Grain):
         self._ticks = 0
 
     async def on_activate(self) -> None:
-        """Note the activation, and the time from which on timers run."""
-        calls_run().newest[self.key] = self._number
+        """Note the time from which on timers run."""
         self._looked_s = self._began_s = calls_run().simulation.loop.time()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
@@ -223,16 +223,17 @@ class Account(Grain):
             calls_run().on_violated(f"{self.key}: no tick within {lived_s:.3f} s")
 
     def on_dehydrate(self) -> Luggage:
-        """Return the number of this activation, and the operations in its book."""
+        """Return the silo of this activation, and the operations in its book."""
         calls_run().figures["departures"] += 1
-        return Luggage(self._number, list(self.book.value.ops))
+        return Luggage(self.context.silo, list(self.book.value.ops))
 
     def on_rehydrate(self, value: Luggage) -> None:
-        """Check that this activation continues the newest one, with the same book."""
+        """Note the arrival, and check that the book is the same."""
         run = calls_run()
         run.figures["arrivals"] += 1
-        if run.newest[self.key] != value.number:
-            run.on_violated(f"{self.key}: an activation continues an outdated one")
+        run.arrivals[f"account/{self.key}", self.context.silo].append(
+            (run.simulation.loop.time(), value.silo)
+        )
         if self.book.value.ops != value.ops:
             run.on_violated(f"{self.key}: a state has changed on its way to another silo")
 
@@ -458,6 +459,36 @@ class Chimes:
         ]
 
 
+def check_moves(
+    history: History, arrivals: Mapping[tuple[str, str], list[tuple[float, str]]]
+) -> list[str]:
+    """Check that an activation that arrived continues the newest activation.
+
+    Activations that were registered in a later view do not count: the silos of this move may not
+    know them.
+    """
+    waiting = {move: list(came) for move, came in arrivals.items()}
+    before = defaultdict[str, list[Activated]](list)
+    found = []
+    for at_s, event in history.of(Activated):
+        came = waiting.get((event.grain, event.silo), [])
+        if came and came[0][0] <= at_s:
+            _, former = came.pop(0)
+            known = (
+                (one.registered_version, number, one.silo)
+                for number, one in enumerate(before[event.grain])
+                if one.registered_version <= event.registered_version
+            )
+            newest = max(known, default=(0, 0, ""))[2]
+            if newest != former:
+                found.append(
+                    f"t={at_s:.6f}: {event.grain}: an activation continues one of {former}, and"
+                    f" the newest one was in {newest}"
+                )
+        before[event.grain].append(event)
+    return found
+
+
 class CallsRun(Run):
     """The notes of this suite."""
 
@@ -468,7 +499,8 @@ class CallsRun(Run):
         self.starts: list[Start] = []
         self.chimes = Chimes(self)
         self.pages = Pages(self)
-        self.newest: dict[str, int] = {}  # the last activation of each account
+        # times and former silos, by account and new silo
+        self.arrivals = defaultdict[tuple[str, str], list[tuple[float, str]]](list)
         self.handled: Counter[str] = Counter()
         self.handled_for: list[str] = []  # acknowledged calls of workers
         self.jobs = JobNotes(self)
@@ -686,6 +718,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run.figures["crashes"] += plan.crashes
     run.judge(
         check_one_activation(simulation.history),
+        check_moves(simulation.history, run.arrivals),
         check_views(simulation.history),
         check_live_after_repair(simulation.history, CALL_S + LATE_S),
         run.check_order(),
