@@ -20,12 +20,14 @@ from millstream.runtime import (
     PREFER_LOCAL,
     CallFilters,
     CallTimeout,
+    Client,
     ConfigError,
     Contract,
     DeactivationReason,
     Grain,
     GrainCall,
     NotHosted,
+    NotInCluster,
     Overloaded,
     Proceed,
     ResultsAborted,
@@ -813,5 +815,39 @@ def test_a_batch_that_does_not_arrive_in_time_is_a_timeout() -> None:
                     assert LOG[-1] == "closed"
 
             await sim.call(sim.host("laptop"), consume())
+
+    run(driver, seed=1)
+
+
+@pytest.mark.parametrize("is_client", [False, True])
+def test_a_consumer_whose_own_silo_or_client_has_ended_gets_an_error_at_once(
+    is_client: bool,
+) -> None:
+    async def driver(sim: Simulation) -> None:
+        async with SimCluster(sim, silos=2, grains=[Sheet], options=small()) as cluster:
+            first, second = cluster.names
+
+            async def consume() -> None:
+                silo = cluster.silo(second)
+                assert silo is not None
+                program = cluster.client(sim.host("laptop")) if is_client else silo
+                if is_client:
+                    await program.__aenter__()
+                rows = sheet(program).rows(20)
+                assert await anext(rows) == 0
+                if isinstance(program, Client):
+                    await program.aclose()
+                else:
+                    await program.stop()
+                began_s = sim.loop.time()
+                with pytest.raises(NotInCluster, match="closed" if is_client else "stopped"):
+                    while True:
+                        await anext(rows)
+                assert sim.loop.time() == began_s
+                LOG.append("refused")
+
+            await sim.call(sim.host(first), sheet(cluster.silo(first)).wake())
+            await sim.call(sim.host("laptop" if is_client else second), consume())
+            assert "refused" in LOG
 
     run(driver, seed=1)

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from tests.sim.suites.call_jobs import JobNotes
+from tests.sim.suites.call_moves import Luggage, check_moves
 from tests.sim.suites.call_pages import BATCH_ITEMS, Pages
 from tests.sim.suites.run.plan import make_plan
 from tests.sim.suites.run.programs import Programs, again_and_again
@@ -61,7 +62,6 @@ from millstream.runtime.testing import (
     CallEnded,
     CallStarted,
     Deactivated,
-    History,
     Host,
     HostDown,
     Random,
@@ -107,14 +107,6 @@ class Book:
     """The state of an account: ids of operations, in the order of their turns."""
 
     ops: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Luggage:
-    """The value that an account takes along: its silo and its operations."""
-
-    silo: str
-    ops: list[str]
 
 
 class Watcher(Observer):
@@ -457,36 +449,6 @@ class Chimes:
             for key, due in self._set.items()
             if not self._delivered[key, due]
         ]
-
-
-def check_moves(
-    history: History, arrivals: Mapping[tuple[str, str], list[tuple[float, str]]]
-) -> list[str]:
-    """Check that an activation that arrived continues the newest activation.
-
-    Activations that were registered in a later view do not count: the silos of this move may not
-    know them.
-    """
-    waiting = {move: list(came) for move, came in arrivals.items()}
-    before = defaultdict[str, list[Activated]](list)
-    found = []
-    for at_s, event in history.of(Activated):
-        came = waiting.get((event.grain, event.silo), [])
-        if came and came[0][0] <= at_s:
-            _, former = came.pop(0)
-            known = (
-                (one.registered_version, number, one.silo)
-                for number, one in enumerate(before[event.grain])
-                if one.registered_version <= event.registered_version
-            )
-            newest = max(known, default=(0, 0, ""))[2]
-            if newest != former:
-                found.append(
-                    f"t={at_s:.6f}: {event.grain}: an activation continues one of {former}, and"
-                    f" the newest one was in {newest}"
-                )
-        before[event.grain].append(event)
-    return found
 
 
 class CallsRun(Run):

@@ -189,7 +189,10 @@ def payload_of(arguments: argparse.Namespace) -> bytes:
 
 
 def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
-    """Parse a number or a class; None if the option was not given. Raises RequestInvalid."""
+    """Return the option `--priority` as a number or a class; None if the option was not given.
+
+    The name of a class is in upper case, such as `HIGH`. Raises RequestInvalid.
+    """
     text = arguments.priority
     if text is None or text in PriorityClass.__members__:
         return None if text is None else PriorityClass[text]

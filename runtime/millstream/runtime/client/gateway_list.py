@@ -90,9 +90,10 @@ class GatewayList:
             self._know([name for name in found if name not in unusable])
 
     def start_over(self, view: GatewayView, table_id: str) -> None:
-        """Take a list whatever was known before, because no known gateway answers.
+        """Replace the known list, even by an older one, because no known gateway answers.
 
         After a backup was restored, the silos follow another table, or a table with lower versions.
+        An empty list is not taken.
         """
         self._table_id, self._version = table_id, -math.inf
         self.learn(view, table_id)

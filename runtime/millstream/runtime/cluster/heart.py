@@ -109,9 +109,11 @@ class LoopHeart:
         return max(0.0, self._loop.time() - self._beat_at)
 
     def answer(self) -> bytes:
-        """Return the age of the last beat in seconds, the generation, and the id of the table.
+        """Return the answer to a probe: the age of the last beat in seconds, the generation of the
+        silo, and the id of its membership table.
 
-        The method also reports code that blocks the loop.
+        If the last beat is late, the method also samples the code that runs, and logs code that
+        blocks the event loop.
         """
         if self._timer is not None:
             self._watch()

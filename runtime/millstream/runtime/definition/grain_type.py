@@ -80,8 +80,9 @@ class GrainType:
 
     @property
     def is_observer(self) -> bool:
-        """True for a class whose objects clients have. A grain class may derive from such a
-        class.
+        """True for a class whose objects live in clients, and that grains call.
+
+        False for a grain class, even if it derives from such a class.
         """
         is_hosted: bool = self.cls.__millstream_hosted__
         return bool(self.cls.__millstream_observer__) and not is_hosted

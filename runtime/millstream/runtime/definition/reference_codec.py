@@ -77,7 +77,12 @@ def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
 
 
 def root_of(annotation: Any, name: str) -> type[Contract] | None:
-    """Return the class by which a reference of any type is seen, or None if it does not fit."""
+    """Return the root class of a received reference: `Observer` or `Grain`.
+
+    `name` is the type name in the reference; the name of an observer type begins with `~`.
+    `annotation` is `Contract`, `Grain` or `Observer`. Returns None if the annotation excludes the
+    reference, such as `Observer` and the name of a grain type.
+    """
     found = Observer if name.startswith(OBSERVER_SIGN) else Grain
     return found if annotation in (Contract, found) else None
 

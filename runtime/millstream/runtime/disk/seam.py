@@ -225,7 +225,7 @@ class Disk(Protocol):
 
     A silo gives its parts a disk as `SiloServices.disk`, and a queue adapter gets one as
     `AdapterHost.disk`. In a simulation it is the disk of the simulated machine, so crashes, full
-    disks and failing syncs can be tested.
+    disks and failing syncs can be tested. SQLite files do not use this seam.
 
     Bytes are durable after `DiskFile.datasync` or `sync`, and names after `sync_dir` of their
     directory. A crash may keep any of the rest, sector by sector and name by name. Paths are those

@@ -1,8 +1,9 @@
 """The reminders of one silo: the parts put together, started and stopped.
 
-`ReminderService` connects the buckets (`ownership`), the loaded rows (`agenda`, `loader`), the
-deliveries (`deliveries`), and the reminders of this silo's activations (`grain_reminders`). It
-tells other silos about changes that grains make here.
+Each reminder belongs to a bucket by its grain, and each bucket to one silo. `ReminderService`
+connects the buckets of this silo (`ownership`), their loaded rows (`agenda`, `loader`), the
+deliveries of due rows (`deliveries`), and the calls by which activations of this silo set and read
+their reminders (`grain_reminders`). It tells other silos about changes that grains make here.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ def _read_parent(parent: int, asked: asyncio.Event) -> None:
 
 
 def _take_stdout() -> int:
-    """Reserve standard output for the one line. All other output goes to standard error."""
+    """Return a new file descriptor of standard output, for the line with the address of the
+    silo. From now on, all other output goes to standard error.
+    """
     own = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own

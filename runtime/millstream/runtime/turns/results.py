@@ -136,7 +136,11 @@ class RunningResults:
     # -- asked by the consumer
 
     async def take(self, number: int, wait_s: float) -> Batch:
-        """Return a batch; without items if none came within `wait_s`. Raises ResultsAborted."""
+        """Return the batch `number`, without items if none came within `wait_s` seconds.
+
+        A repeat of the last number returns the same batch. Raises ResultsAborted if the activation
+        ends.
+        """
         self._asking += 1
         try:
             if not self._buffer.repeats(number):

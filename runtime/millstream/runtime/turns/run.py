@@ -97,10 +97,13 @@ class Turns:
         is_reentrant: bool,
         parent: Request | None,
     ) -> Request:
-        """Create a request of the running task, and watch its deadline. Raises CallError.
+        """Create a request of the running task, and watch its deadline.
 
-        `parent` is the result of `live_request`, or None for a call that begins a chain.
+        `parent` is the result of `live_request`, or None for a call that begins a chain. Raises
+        CallError, and NotInCluster if the process has ended, because no deadline is watched then.
         """
+        if self.ended:
+            self.check_running()
         task = self.find_task()
         seconds = timeout_s or spec.timeout_s or self.options.call_timeout_s
         deadline, is_inherited = self.loop.time() + seconds, False

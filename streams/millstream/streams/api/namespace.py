@@ -1,7 +1,9 @@
 """Stream namespaces: a name and an item type.
 
-Owns: `StreamNamespace` and its codec. Invariant: the item type is known when a handler is marked or
-an item is published; it need not be known when the namespace is created.
+Owns: `StreamNamespace` and its codec. Invariant: the codec is built on first use, at the latest
+when a handler is marked or an item is published. Before that, annotations inside the item type may
+name classes that are not defined yet. The item type itself must be defined when the namespace is
+created.
 """
 
 from __future__ import annotations
@@ -67,8 +69,9 @@ class StreamNamespace(Generic[T]):
             names a stream.
         item: the type of the events. For a union write `StreamNamespace[A | B]("moves")`.
         provider: the name under which silos were given the provider.
-        subscriptions: `"both"`; `"implicit"`: only marked handlers subscribe, which saves the agent
-            a lookup for each stream; `"explicit"`: marked handlers get no events.
+        subscriptions: `"both"`; `"implicit"`: only marks create subscriptions, which saves the
+            agent a lookup for each stream; `"explicit"`: marks create no subscriptions, but a
+            marked method can be the handler of `Stream.subscribe`.
 
     Attributes:
         name: as in the arguments.

@@ -209,7 +209,8 @@ class QueueReader(Protocol):
         ...
 
     async def seek(self, when: datetime, /) -> Token | None:
-        """Return the first message accepted at a time or after it, or None if there is none yet.
+        """Return the token of the first message accepted at a time or later; None if there is none
+        yet. The position of the reader stays.
 
         Args:
             when: the time, with a time zone.

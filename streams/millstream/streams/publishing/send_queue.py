@@ -132,8 +132,12 @@ class Publish:
         return "" if mark is None else mark.producer
 
     def end(self, cause: StreamError | None = None) -> None:
-        """End the publish: all is stored, or the next message failed. Each caller gets its own
-        error."""
+        """End the publish. Without `cause`, no message of it is left to send.
+
+        `cause` is the reason why the messages after `tokens` are not known to be stored. `error`
+        becomes a copy of `cause`, because one cause can end the publishes of several callers. The
+        method wakes no caller; `QueueSender` does.
+        """
         self.is_over = True
         if cause is not None:
             self.error = type(cause)(*cause.args)

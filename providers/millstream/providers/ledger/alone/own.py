@@ -127,9 +127,9 @@ class OwnLedgers:
 
         Args:
             wait_s: how long to wait for another process, in seconds.
-            usual: the quorum of new topics. If this quorum and all ledgers permit it, directories
-                that fail or are refused are left out until they can be used. None: all directories
-                are needed.
+            usual: the quorum of new topics. A directory that fails, or whose identity is
+                refused, is left out until it can be used, if the other directories suffice for this
+                quorum and for all existing ledgers. None: all directories are needed.
 
         Raises ConfigError (a needed directory is refused), QueueUnavailable (another process has
         one, even after `wait_s`), StorageError (the text names the missing directory).

@@ -3,15 +3,16 @@
 Owns: `Witness`, `witness_key`, `refuse_older`. Pure. Not: reading and writing the two (`rows`).
 
 A row alone cannot show that it is the newest version. If a part of the store was restored from an
-older copy, the old row is whole, and its check passes. So a witness holds the generation that the
-row has reached. The writer stores the row first and the witness second, and reports success only
-then. Before a new row there is a witness of generation 0, which knows nothing. A deletion first
-marks the witness, then removes the row, then the witness.
+older copy, the old row is whole, and its check passes. So a witness holds a generation that the row
+has reached. A pinned write stores the row first and the witness second, and reports success only
+then; other writes leave the witness unchanged. Before a new row is written, a witness of generation
+0 is stored, which demands nothing. A deletion first marks the witness (generation 0), then removes
+the row, then the witness.
 
-Invariants: a row is never older than its witness, unless an old copy was restored. A row exists
-while its witness does. The keys of the two have different XXH3-64 parities. So a store that spreads
-keys by this hash over an even number of files, such as the SQLite store, never has both in one
-file.
+Invariants: a row is never older than its witness, unless an old copy was restored. While a witness
+has a generation above 0, its row exists. The keys of the two have different XXH3-64 parities. So a
+store that spreads keys by this hash over an even number of files, such as the SQLite store, never
+has both in one file.
 """
 
 from __future__ import annotations

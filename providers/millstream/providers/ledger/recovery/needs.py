@@ -51,12 +51,17 @@ class Vacancy(NamedTuple):
 class Needs(NamedTuple):
     """The repairs that a ledger needs.
 
-    `vacancies`: the places to fill. `short`: how many more replicas of each entry can be made,
-    since too few bookies were there when the ledger was made. `unsure`: from this entry on,
-    replicas may be missing on bookies that are here. None: the ledger is open, all is known, or
-    some bookies are away. `is_to_end`: the ledger cannot stay as it is, and must be closed before
-    it can be copied. `copies`: the number of bookies that answer, for the fragment where they are
-    fewest. `is_claimed`: a process copies, or has left a claim.
+    Attributes:
+        vacancies: The places whose bookie is lost or leaving, so that they need another bookie.
+        short: How many more replicas each entry can get now. The ledger was made with too few
+            bookies.
+        unsure: The first entry whose replicas must be checked, because the bookies that answer may
+            lack them. None: the ledger is open, all entries are checked, or one of these bookies
+            does not answer.
+        is_to_end: The ledger is open, and must be closed before its last fragment can be copied.
+        copies: How many bookies of a fragment answer, for the fragment where they are fewest. A
+            striped ledger can have fewer replicas of an entry.
+        is_claimed: A process copies the ledger, or has left its claim.
     """
 
     ledger: int

@@ -40,8 +40,9 @@ class Listed(Protocol):
         ...
 
     async def damage(self, topic: str, ledger: int, /) -> Corrupt | None:
-        """Return the fault of a ledger without a row, or None if the topic does not list the ledger
-        any more."""
+        """Return the fault of a ledger whose metadata row is missing.
+
+        None: the topic does not list the ledger any more."""
         ...
 
 

@@ -63,10 +63,11 @@ class Topics:
         options: LedgerTopicOptions | None = None,
         settings: LedgerTopicSettings | None = None,
     ) -> Topic:
-        """Become the owner of a topic, and fence the former one. A missing topic is made.
+        """Become the owner of a topic, and fence the former owner. Create a topic that is missing.
 
-        Costs a write of its row. If the former owner has not closed it, this also costs the
-        recovery of one ledger, and reading the entries since the last snapshot of producers.
+        Each call writes the row of the topic and the row of each cursor, and reads the entries
+        since the last snapshot of producers. If the former owner did not close the topic, the call
+        also recovers the open ledger.
 
         Args:
             epoch: higher than any before. Only the same process may use an epoch again, and its

@@ -3,8 +3,9 @@
 Owns `DeadlineQueues` and `DeadlineAdapter`. Reading is in `receiver`, enqueueing in `publishing`,
 and the ownership of priority queues in `owner`.
 
-Invariant: each queue of the provider is one exclusive priority queue whose exclusivity value is the
-stream. Therefore only one silo has an event of a stream at a time, whichever silo reads the queue.
+Invariant: each queue of the provider is one exclusive priority queue, and the exclusivity value of
+a message is its stream. Therefore only one silo has an event of a stream at a time, whichever silo
+reads the queue.
 """
 
 from __future__ import annotations

@@ -229,8 +229,9 @@ class Prioritise(NamedTuple):
 class Configure(NamedTuple):
     """Change the settings. `version` is the version on which the change is based.
 
-    The queue does not remember the request id. A repeat with a version is safe, and the same
-    settings again are no change.
+    The queue does not remember the request id. A repeat with `version` is refused if the settings
+    have changed since, and a repeat of the current settings changes nothing. A repeat without
+    `version` may overwrite a later change.
     """
 
     settings: QueueSettings

@@ -3,7 +3,8 @@
 Owns `decide` and its answers.
 
 Invariants: a job whose method failed runs again as long as it has attempts. A call that the cluster
-refused before the method ran uses no attempt until `refused_for_s` after the due time.
+refused before the method ran uses no attempt, unless it was refused later than `refused_for_s`
+after the due time.
 """
 
 from __future__ import annotations

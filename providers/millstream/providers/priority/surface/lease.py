@@ -285,7 +285,8 @@ class Lease:
             self._is_interrupted = worker.cancel()
 
     def _was_interrupted(self, kind: type[BaseException] | None) -> bool:
-        """Whether the block ended only because the keeper cancelled it."""
+        """Whether the error `kind` that ends the `async with` block is only the cancellation by
+        the task that extends the lease."""
         if not self._is_interrupted or self._worker is None:
             return False
         self._is_interrupted = False

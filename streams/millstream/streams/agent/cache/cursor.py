@@ -429,8 +429,8 @@ class Cursor:
             left -= min(left, last_count)
 
     def give_up(self, token: Token) -> None:
-        """Give up the item at `token`, which is the next to send; it is done once all before it
-        are."""
+        """Give up the item at `token`, which is the next to send. The item counts as done when all
+        earlier items are done."""
         self.give(1, math.inf)
         self._given_up = {*(self._given_up or ()), token}
 
@@ -570,7 +570,12 @@ class Cursor:
         self._rejoin()
 
     def _rejoin(self) -> None:
-        """Stop lagging if there is nothing to read again and no message that was read again."""
+        """Stop lagging if the cursor needs no stored message any more.
+
+        This is the case if no unfinished message that was read again is here (`slot`), no message
+        must be read again (`dropped`), and the beginning was compared with the messages of the
+        provider (`is_new`). The cursor then continues at its tail in the cache, or becomes idle.
+        """
         if self.slot is not None or self.dropped is not None or self.is_new:
             return
         if self.tail is not None:

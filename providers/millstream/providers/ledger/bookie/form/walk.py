@@ -47,10 +47,11 @@ class Walked(NamedTuple):
 
 
 class Walk:
-    """Walks over the frames of an open segment, in order.
+    """Iterates over the whole frames of a segment, in order, and passes over damaged parts.
 
-    `end`: the end of the last frame that was yielded. `has_unreadable`: there is an unreadable
-    sector after that, so it is unknown whether that sector was ever written.
+    `end`: the end of the last frame that was yielded. `has_unreadable`: a sector in the bodies of
+    this frame, or after the frame, cannot be read, so it is unknown whether that sector was ever
+    written.
     """
 
     __slots__ = ("_chain", "_file", "_seed", "_size_bytes", "end", "has_unreadable")

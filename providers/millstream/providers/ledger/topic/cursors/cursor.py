@@ -168,7 +168,7 @@ class Cursor:
 
     @property
     def next(self) -> int:
-        """The number of the first message that the next read may return."""
+        """The number at which the next `read` begins. Acknowledged messages are skipped."""
         return self._done.next_after(self._next)
 
     @property

@@ -178,10 +178,12 @@ class Cursors:
 
 
 class Backlog:
-    """The limit of a topic's unacknowledged messages.
+    """The limit of a topic's unacknowledged messages, `backlog_bytes_max`.
 
-    The backlog of the slowest cursor is at most `backlog_bytes_max`, unless a single append is
-    larger.
+    The limit holds for the slowest cursor; without a cursor, it holds for all messages. At the
+    limit, `backlog_policy` decides: "wait" lets appends wait, and "evict" drops the oldest messages
+    for the slowest cursors. An append above the limit is accepted while no message is
+    unacknowledged.
     """
 
     def __init__(

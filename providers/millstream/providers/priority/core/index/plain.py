@@ -44,7 +44,11 @@ class PlainIndex:
             self.dead = 0
 
     def first(self, skipped: Set[str] = NO_VALUES) -> Message | None:
-        """The most urgent message, or None. It stays until it is removed."""
+        """Return the most urgent pending message, or None. The message stays in the index.
+
+        `skipped` has no effect here, because the messages of a simple queue have no exclusivity
+        values.
+        """
         heap, messages = self.heap, self.messages
         while heap:
             key = heap[0]

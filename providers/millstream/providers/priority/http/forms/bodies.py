@@ -88,7 +88,7 @@ class Message(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class RawMessage(Struct, forbid_unknown_fields=True):
-    """The fields of a message whose payload is the body of the request."""
+    """The fields of a message in the query of a request whose body is the payload."""
 
     priority: Urgency | ClassName | UnsetType = UNSET
     id: Name | UnsetType = UNSET
