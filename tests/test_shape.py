@@ -153,6 +153,7 @@ SMALL = {
     "millstream.streams.paused_streams": "public functions",
     "millstream.streams.staging.silo": "puts its package together; its importer is a layer above",
     "millstream.streams.stats": "a public function",
+    "tests.sim.suites.call_moves": "a judge of the suite `calls`",
     "tests.sim.suites.call_pages": "a judge of the suite `calls`",
 }
 """Small modules with one importer, each with its reason: a plug-in, a public module or a core."""

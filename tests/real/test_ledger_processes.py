@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tests.real.ledger_kit import ENDS_S, Publisher, check, process
 
+from millstream.providers.ledger import LedgerQueues
 from millstream.providers.sqlite import SqliteStateStore
-from millstream.runtime import connect
+from millstream.runtime import ConfigError, Silo, connect
 from millstream.runtime.run import SiloProcess, SiloProcesses
+from millstream.streams import PersistentStreams
 
 pytestmark = pytest.mark.real
 
@@ -66,3 +68,26 @@ async def test_what_was_accepted_is_there_after_every_silo_was_killed(tmp_path: 
             await check(client, [publisher])
     finally:
         await new.stop()
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_directory_beside_a_state_store_in_memory_is_a_warning(
+    is_durable: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = PersistentStreams(LedgerQueues(tmp_path / "ledger"))
+    stores = {"default": f"sqlite:{tmp_path}/store"} if is_durable else None
+    async with Silo(grains=[], streams={"default": provider}, stores=stores):
+        pass
+    assert ("the state store is in memory" in caplog.text) is not is_durable
+
+
+async def test_the_advice_for_a_directory_of_a_lost_store_can_be_followed(tmp_path: Path) -> None:
+    async def start(directory: str) -> None:
+        provider = PersistentStreams(LedgerQueues(tmp_path / directory))
+        async with Silo(grains=[], streams={"default": provider}):
+            pass
+
+    await start("ledger")
+    with pytest.raises(ConfigError, match="its rows are gone; give the silo an empty"):
+        await start("ledger")
+    await start("another")

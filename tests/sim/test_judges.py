@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 from tests.sim.suites import calls_suite
+from tests.sim.suites.call_moves import check_moves
 from tests.sim.suites.calls_suite import Account, check_handled
 from tests.sim.suites.run import record
 from tests.sim.suites.run.record import current_run
@@ -31,7 +32,7 @@ from millstream.runtime.cluster.migrations import Migrations
 from millstream.runtime.definition.state import MovedState
 from millstream.runtime.reminders.deliveries import Deliveries
 from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
-from millstream.runtime.testing import CallEnded, SimStateStore
+from millstream.runtime.testing import Activated, CallEnded, History, SimStateStore
 from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.mailbox import Mailbox
@@ -309,6 +310,25 @@ def test_a_moved_grain_that_replaces_any_entry_is_noticed(monkeypatch: pytest.Mo
     assert not run_seed("calls", 1).failure  # a package that comes twice is dropped
     monkeypatch.setattr(Partition, "replace", replace)
     assert is_noticed("calls", "while live in")
+
+
+@pytest.mark.parametrize(
+    ("versions", "former", "found"),
+    [
+        ((1, 1, 1), "b", 0),
+        ((1, 1, 1), "a", 1),
+        ((1, 2, 1), "a", 0),  # `b` was registered in a view that the silos of the move do not know
+        ((1, 2, 3), "a", 1),
+    ],
+)
+def test_an_activation_that_continues_an_outdated_one_is_noticed(
+    versions: tuple[int, int, int], former: str, found: int
+) -> None:
+    times = iter([1.0, 2.0, 3.0])
+    history = History(lambda: next(times))
+    for silo, version in zip("abc", versions, strict=True):
+        history.record(Activated("account/k", silo, version, silo))
+    assert len(check_moves(history, {("account/k", "c"): [(3.0, former)]})) == found
 
 
 def test_a_state_that_is_older_after_a_move_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

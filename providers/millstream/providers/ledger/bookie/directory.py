@@ -250,8 +250,10 @@ def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
         text = f"the directory belongs to cluster {identity.cluster!r}, not {cluster!r}"
         advice = (
             "use the state store that the directory was created with, or give each cluster and "
+            "each state store its own directory. If that store was in memory, its rows are gone; "
+            "give the silo an empty directory"
         )
-        raise make_refused(file, 0, text, advice + "each state store its own directory")
+        raise make_refused(file, 0, text, advice)
     return identity
 
 

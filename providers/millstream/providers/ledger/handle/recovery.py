@@ -51,6 +51,10 @@ __all__ = ["recover"]
 
 log = logging.getLogger("millstream.ledger")
 
+TOLD_AFTER_S = 2.0
+"""Failed attempts are logged after this time. When the silo with the bookie crashes, the next silo
+runs the bookie within this time."""
+
 
 async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
     """Fence the ledger's writer and close the ledger; return the closed record.
@@ -58,7 +62,9 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
     Failed attempts are repeated for `recover_max_s`. Raises NoCopyLeft (at once), NotRecoverable,
     NotEnoughBookies, LedgerGone, StorageError.
     """
-    until_s, attempt = context.clock.now() + context.options.recover_max_s, 0
+    began_s, is_told, attempt = context.clock.now(), False, 0
+    until_s = began_s + context.options.recover_max_s
+
     while True:
         attempt += 1
         try:
@@ -79,8 +85,10 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
                     text = f"ledger {ledger}: other processes keep recovering it, now in term"
                     raise NotRecoverable(f"{text} {error.term}") from error
                 raise
-            if attempt == 1:
+            if not is_told and context.clock.now() - began_s >= TOLD_AFTER_S:
+                is_told = True
                 log.warning("%s; retrying for up to %.0f s", error, context.options.recover_max_s)
+
             await asyncio.sleep(pause_s)
 
 

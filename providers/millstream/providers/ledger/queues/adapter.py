@@ -6,11 +6,12 @@ Invariant: an accepted message is on disk.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from millstream.runtime import EnqueueFailed, StreamError
-from millstream.runtime.extending import check_kind
+from millstream.runtime import EnqueueFailed, MemoryStateStore, StreamError
+from millstream.runtime.extending import RealDisk, check_kind
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
 from .desk import Desk
@@ -23,6 +24,9 @@ from .target import READER, LedgerTarget
 from .writers import Writers
 
 __all__ = ["LedgerAdapter", "LedgerQueues"]
+
+
+log = logging.getLogger("millstream.ledger")
 
 
 class LedgerQueues:
@@ -119,6 +123,7 @@ class LedgerQueues:
             StorageError: rows cannot be read, or the disk fails.
         """
         home = self._directories.home(host.silo, host.silo_name)
+        warn_of_lost_rows(host, home.path)
         node = LedgerNode(host, home, self._directories.quorum, self._options)
         try:
             await node.start()
@@ -126,6 +131,17 @@ class LedgerQueues:
         except BaseException:
             await node.aclose()
             raise
+
+
+def warn_of_lost_rows(host: AdapterHost, directory: str) -> None:
+    """Log a warning if the rows of ledgers end with the process, and the directory does not."""
+    if isinstance(host.disk, RealDisk) and isinstance(host.store(), MemoryStateStore):
+        log.warning(
+            "the directory %s keeps the events of provider %s, but the state store is in memory: "
+            "when this process ends, no silo can read the events any more",
+            directory,
+            host.provider,
+        )
 
 
 class LedgerAdapter:
