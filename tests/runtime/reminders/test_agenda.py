@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.examples import examples
@@ -202,6 +203,149 @@ def test_a_failed_delivery_of_a_lost_bucket_is_not_repeated_here() -> None:
     agenda.own(())
     agenda.retry(running.key, 2_000)
     assert len(agenda) == 0 and agenda.take_due(9_000) == []
+
+
+def test_more_buckets_give_up_a_sweep_and_fewer_do_not() -> None:
+    agenda, table = make()
+    put(table, "T/a", 1_000)
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    rows = fetch(table, read)
+    agenda.own(ALL - {bucket_of("T/b")})
+    assert agenda.is_sweeping and not agenda.needs_sweep
+    agenda.own(ALL)
+    assert not agenda.is_sweeping and agenda.needs_sweep
+    accept(agenda, read, rows)
+    assert len(agenda) == 0 and agenda.next_read() is None
+    sweep(agenda, table, 10_000)
+    assert len(agenda) == 1 and not agenda.needs_sweep
+
+
+def test_a_page_waits_until_there_is_room_for_half_of_the_limit() -> None:
+    agenda, table = make(loaded_max=10)
+    for number in range(10):
+        put(table, f"T/{number}", 1_000)
+    agenda.begin_sweep(10_000)
+    assert agenda.next_read() == PageRead(ranges_of(ALL), None, 10_000, 10)
+    agenda, table = make(loaded_max=10)
+    for number in range(6):
+        put(table, f"T/{number}", 1_000)
+    sweep(agenda, table, 10_000)
+    agenda.begin_sweep(10_000)
+    assert agenda.next_read() is None
+    agenda.note(("T/5", "n"), None)
+    read = agenda.next_read()
+    assert read is not None and read.limit == 5
+
+
+def test_a_page_that_is_read_again_has_newer_rows_than_the_notes() -> None:
+    agenda, table = make()
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    agenda.note(("T/a", "n"), None)
+    agenda.fail_read(read)
+    put(table, "T/a", 1_000)  # in another silo
+    again = agenda.next_read()
+    assert again is not None
+    accept(agenda, again, fetch(table, again))
+    assert len(agenda) == 1
+
+
+def test_a_failure_of_an_earlier_read_leaves_the_running_one() -> None:
+    agenda, table = make()
+    put(table, "T/a", 1_000)
+    agenda.begin_sweep(10_000)
+    old = agenda.next_read()
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert old is not None and read is not None
+    agenda.fail_read(old)
+    accept(agenda, read, fetch(table, read))
+    assert len(agenda) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_new_reminder_of_a_later_page_is_loaded_by_that_page(fails: bool) -> None:
+    agenda, table = make(loaded_max=4)
+    for number in range(6):
+        put(table, f"T/{number}", 1_000 + number)
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    accept(agenda, read, fetch(table, read))
+    for reminder in agenda.take_due(1_001):
+        agenda.finish(reminder.key, None)
+    if fails:
+        second = agenda.next_read()
+        assert second is not None
+        agenda.fail_read(second)
+    later = put(table, "T/later", 5_000)
+    agenda.note(later.key, later)
+    assert len(agenda) == 2
+    assert agenda.is_sweeping and not agenda.needs_sweep
+
+
+def test_a_new_version_of_the_last_row_of_a_page_is_kept() -> None:
+    agenda, table = make(loaded_max=2)
+    for number in range(3):
+        put(table, f"T/{number}", 1_000 + number)
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    accept(agenda, read, fetch(table, read))
+    newer = put(table, "T/1", 1_001)
+    agenda.note(newer.key, newer)
+    assert agenda.take_due(1_001)[1] == newer
+
+
+def test_a_removed_reminder_is_dropped_at_once() -> None:
+    agenda, table = make()
+    reminder = put(table, "T/a", 1_000)
+    sweep(agenda, table, 10_000)
+    agenda.note(reminder.key, None)
+    assert len(agenda) == 0 and agenda.wake_ms() is None
+
+
+def test_a_new_reminder_without_room_asks_for_another_sweep() -> None:
+    agenda, table = make(loaded_max=1)
+    put(table, "T/a", 1_000)
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    agenda.accept(read, map(read_row, fetch(table, read)), None, True)
+    assert not agenda.needs_sweep
+    other = put(table, "T/b", 2_000)
+    agenda.note(other.key, other)
+    assert len(agenda) == 1 and agenda.needs_sweep
+
+
+def test_outdated_times_are_dropped_and_the_order_stays() -> None:
+    agenda, table = make()
+    for number in range(50):
+        put(table, f"T/{number:02}", 9_000 - number)
+    sweep(agenda, table, 10_000)
+    for _ in range(300):
+        newer = put(table, "T/00", 9_000)
+        agenda.note(newer.key, newer)
+    agenda.check()
+    due = [one.grain for one in agenda.take_due(8_960)]
+    assert due == [f"T/{number:02}" for number in range(49, 39, -1)]
+
+
+def test_a_failed_delivery_whose_reminder_changed_during_a_read_is_repeated() -> None:
+    agenda, table = make()
+    reminder = put(table, "T/a", 1_000)
+    sweep(agenda, table, 10_000)
+    assert agenda.take_due(1_000) == [reminder]
+    agenda.begin_sweep(10_000)
+    read = agenda.next_read()
+    assert read is not None
+    agenda.note(reminder.key, put(table, "T/a", 1_000))
+    agenda.retry(reminder.key, 5_000)
+    accept(agenda, read, fetch(table, read))
+    assert agenda.wake_ms() == 5_000
 
 
 def test_deliveries_have_a_limit_and_go_on_in_order() -> None:

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from tests.examples import examples
 
 from millstream.runtime.definition.reminders import Missed, ReminderSchedule
-from millstream.runtime.reminders.schedule import Choice, choose, find_first, find_last, find_next
+from millstream.runtime.reminders.schedule import (
+    TIME_MS_MAX,
+    Choice,
+    choose,
+    find_first,
+    find_last,
+    find_next,
+)
 
 MINUTE = 60_000
 HOUR = 3_600_000
@@ -251,3 +258,22 @@ def test_the_last_occurrence_after_years_is_found_without_reading_them_all() -> 
     now = ms("2026-06-01T00:00:30")
     assert find_last(schedule, 0, now) == ms("2026-06-01T00:00")
     assert find_last(ReminderSchedule(cron="0 0 29 2 *"), 0, now) == ms("2024-02-29T00:00")
+
+
+def test_an_occurrence_at_the_last_time_that_a_date_shows_is_found() -> None:
+    schedule = ReminderSchedule(every_ms=60_000)
+    start_ms = TIME_MS_MAX - 60_000
+    assert find_next(schedule, start_ms, start_ms) == TIME_MS_MAX
+    assert find_next(schedule, start_ms, start_ms + 60_000) is None
+
+
+def test_the_last_missed_occurrence_may_be_a_moment_before_the_limit() -> None:
+    once = ReminderSchedule(every_ms=60_000, missed="once")
+    assert choose(once, 0, 60_000, 180_011, 10) == Choice(180_000, True, True)
+    assert choose(once, 0, 60_000, 180_010, 10) == Choice(120_000, True, True)
+
+
+def test_an_occurrence_that_is_due_now_is_delivered_after_missed_ones() -> None:
+    skipping = ReminderSchedule(every_ms=60_000, missed="skip")
+    assert choose(skipping, 0, 60_000, 180_000, 10) == Choice(180_000, False, True)
+    assert choose(skipping, 0, 60_000, 179_999, 10) == Choice(180_000, False, False)

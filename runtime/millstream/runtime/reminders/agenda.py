@@ -157,7 +157,6 @@ class Agenda:
         sweep.reading = None
         for reminder in page:
             self._take_row(reminder)
-        sweep.changed.clear()
         sweep.seen = last or sweep.seen
         if is_last:
             sweep.is_over = True
