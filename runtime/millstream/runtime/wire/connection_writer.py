@@ -174,15 +174,19 @@ class ConnectionWriter:
 
     def close(self, reason: str) -> None:
         """End all outstanding calls with SiloUnavailable, because the link is gone."""
+        what = "connection lost" if self.is_ready else "no connection"
+        text = f"{self.name}: {what} ({show_text(reason)})"
         self._is_closed, self.is_ready = True, False
-        text = f"{self.name}: connection lost ({show_text(reason)})"
+
         unsent = {message.id for message in self._out if isinstance(message, Call)}
         calls, self.calls = self.calls, {}
         self._out, self._sizes, self.unwritten_bytes, self._kept = [], [], 0, {}
         self._latest = None
         for call_id, receiver in calls.items():
             is_sent = call_id not in unsent
-            receiver.on_broken(SiloUnavailable(text, may_have_run=is_sent, silo=self.name))
+            told = f"{text}; {'the call may have run' if is_sent else 'the call did not run'}"
+            receiver.on_broken(SiloUnavailable(told, may_have_run=is_sent, silo=self.name))
+
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(SiloUnavailable(text, may_have_run=False))
