@@ -61,6 +61,7 @@ OPTION_CLASSES = {
     "LedgerTopicOptions": "millstream.providers.ledger",
     "LedgerTopicSettings": "millstream.providers.ledger",
     "MembershipOptions": "millstream.runtime",
+    "PlacementOptions": "millstream.runtime",
     "MemoryOptions": "millstream.providers.memory",
     "OwnershipOptions": "millstream.streams",
     "DeadlineOptions": "millstream.providers.priority",

@@ -60,6 +60,7 @@ from .definition.observer import Observer
 from .definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
+    LEAST_LOADED,
     PREFER_LOCAL,
     RANDOM,
     Placement,
@@ -111,7 +112,7 @@ from .errors import (
     SubscriptionFaulted,
 )
 from .log_lines import guard_lines
-from .options import MembershipOptions, RuntimeOptions
+from .options import MembershipOptions, PlacementOptions, RuntimeOptions
 from .public_names import publish
 from .reminders.service import ReminderCounts
 from .reminders.table import (
@@ -145,6 +146,7 @@ else:
 __all__ = [
     "HASHED",
     "LEAST_ACTIVATIONS",
+    "LEAST_LOADED",
     "PREFER_LOCAL",
     "RANDOM",
     "Acknowledgeable",
@@ -197,6 +199,7 @@ __all__ = [
     "Placement",
     "PlacementCandidate",
     "PlacementFailed",
+    "PlacementOptions",
     "PlacementRequest",
     "Proceed",
     "PublishUnknown",

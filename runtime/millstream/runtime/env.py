@@ -12,12 +12,28 @@ import os
 import random
 import time
 from contextvars import Context
+from mmap import PAGESIZE
+
+from .machine import Usage, find_usage
 
 
 def processors() -> int:
     """Return the number of processors that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # Linux only
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
+READ_BYTES_MAX = 16_384
+"""The longest part of a file of the operating system that is read."""
+
+
+def read_text(path: str) -> str:
+    """Return the beginning of a file, or an empty text if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(READ_BYTES_MAX).decode("ascii", "replace")
+    except OSError:
+        return ""
 
 
 class Env:
@@ -56,6 +72,13 @@ class Env:
             count: The index is from 0 to `count - 1`.
         """
         return self._rng.randrange(count)
+
+    def measure(self) -> Usage:
+        """Return the processor time and memory of this process, for placement by load.
+
+        Takes less than a millisecond. Memory is known on Linux only.
+        """
+        return find_usage(read_text, time.process_time(), PAGESIZE)
 
     def new_context(self) -> Context:
         """Return an empty context, for a task or timer that belongs to no caller."""

@@ -18,6 +18,7 @@ from .text import show_value
 
 __all__ = [
     "MembershipOptions",
+    "PlacementOptions",
     "RuntimeOptions",
     "check_fields",
     "check_kind",
@@ -282,3 +283,58 @@ class MembershipOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+WEIGHT = {"min": 0.0, "max": 100.0}
+SHARE = {"min": 0.0, "max": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementOptions:
+    """How `LEAST_LOADED` weighs the load of silos. Modelled on Orleans'
+    `ResourceOptimizedPlacementOptions` and its options of load shedding.
+
+    Each silo uses its own options for the activations that its callers need. Pass the same options
+    to all silos of a cluster.
+
+    A weight is a number from 0 to 100. Only the ratios of the weights count; a figure with the
+    weight 0 has no effect. Shares are from 0 to 1.
+
+    Attributes:
+        cpu_weight: Weight of the processor time that the silo uses, as a share of one core.
+        memory_used_weight: Weight of the memory that the process uses, as a share of all memory.
+        memory_available_weight: Weight of the memory that is not available.
+        memory_total_weight: Weight of having less memory than the largest candidate.
+        activations_weight: Weight of the number of activations.
+        lag_weight: Weight of the lag of the event loop.
+        local_margin: The silo of the caller is chosen if its score is at most this share of the
+            range of scores above the best one.
+        cpu_max: A silo that uses more than this share of a core is overloaded.
+        memory_max: A silo is overloaded if more than this share of all memory is in use.
+        lag_max_s: A silo whose event loop lags more than this, in seconds, is overloaded. Lags are
+            scored as shares of it.
+        smoothing_s: A change of processor time, memory or lag counts by half after this time, in
+            seconds.
+
+    Raises:
+        ConfigError: A value has a wrong type or range, or all weights are 0.
+    """
+
+    cpu_weight: float = field(default=40.0, metadata=WEIGHT)
+    memory_used_weight: float = field(default=20.0, metadata=WEIGHT)
+    memory_available_weight: float = field(default=20.0, metadata=WEIGHT)
+    memory_total_weight: float = field(default=5.0, metadata=WEIGHT)
+    activations_weight: float = field(default=15.0, metadata=WEIGHT)
+    lag_weight: float = field(default=20.0, metadata=WEIGHT)
+    local_margin: float = field(default=0.05, metadata=SHARE)
+    cpu_max: float = field(default=0.95, metadata=SHARE)
+    memory_max: float = field(default=0.9, metadata=SHARE)
+    lag_max_s: float = field(default=1.0, metadata={"max": 3_600.0})
+    smoothing_s: float = field(default=2.0, metadata={"max": 3_600.0})
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        weights = [one.name for one in fields(self) if one.name.endswith("_weight")]
+        if not any(getattr(self, name) for name in weights):
+            names = ", ".join(weights)
+            raise ConfigError(f"PlacementOptions: all weights are 0: set one of {names}")

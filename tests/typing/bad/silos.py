@@ -15,6 +15,7 @@ from millstream.runtime import (
     MembershipOptions,
     MemoryMembershipTable,
     MemoryStateStore,
+    PlacementOptions,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -76,6 +77,8 @@ Silo(grains=[Counter], membership=MemoryStateStore())  # E
 Silo(grains=[Counter], membership=MemoryMembershipTable)  # E
 Silo(grains=[Counter], options=MembershipOptions())  # E
 Silo(grains=[Counter], membership_options=RuntimeOptions())  # E
+Silo(grains=[Counter], placement_options=RuntimeOptions())  # E
+Silo(grains=[Counter], placement_options={"cpu_weight": 50})  # E
 Silo(grains=[Counter], options={"call_timeout_s": 5})  # E
 Silo(grains=[Counter], env=1)  # E
 Silo(grains=[Counter], can_own_queues=None)  # E
@@ -160,6 +163,9 @@ RuntimeOptions(waiting_calls_max=1.5)  # E
 RuntimeOptions().call_timeout_s = 5  # E
 MembershipOptions(votes=2)  # E
 MembershipOptions(votes_for_death="2")  # E
+PlacementOptions(cpu=40)  # E
+PlacementOptions(lag_max_s="1 s")  # E
+PlacementOptions().cpu_weight = 50  # E
 StreamOptions(CacheLimits())  # E
 StreamOptions(cache=FlowOptions())  # E
 StreamOptions(delivery={"retries": 5})  # E

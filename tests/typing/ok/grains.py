@@ -13,6 +13,7 @@ from typing import Generic, TypeVar, assert_type
 from millstream.runtime import (
     HASHED,
     LEAST_ACTIVATIONS,
+    LEAST_LOADED,
     PREFER_LOCAL,
     RANDOM,
     ActivationTimeout,
@@ -247,7 +248,7 @@ class Large(Grain):
 
 assert_type(Small, type[Small])
 assert_type(Large, type[Large])
-assert_type([HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM], list[Placement])
+assert_type([HASHED, LEAST_ACTIVATIONS, LEAST_LOADED, PREFER_LOCAL, RANDOM], list[Placement])
 
 
 # --- contracts -----------------------------------------------------------------------------------

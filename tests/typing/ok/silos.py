@@ -42,6 +42,7 @@ from millstream.runtime import (
     NotInCluster,
     NotRemote,
     Openable,
+    PlacementOptions,
     ReminderCounts,
     ReminderPosition,
     ReminderRow,
@@ -169,6 +170,7 @@ async def one_silo(folder: Path) -> None:
         can_own_queues=False,
         options=RuntimeOptions(call_timeout_s=5, waiting_calls_max=100),
         membership_options=MembershipOptions(probe_every_s=0.5, votes_for_death=1),
+        placement_options=PlacementOptions(cpu_weight=50, local_margin=0.1),
         env=Env(seed=1),
         transport=TcpTransport(),
     )
@@ -329,6 +331,7 @@ def advice(error: MillstreamError) -> str:
 assert_type(RuntimeOptions().call_timeout_s, float)
 assert_type(RuntimeOptions().waiting_calls_max, int)
 assert_type(MembershipOptions().votes_for_death, int)
+assert_type(PlacementOptions().lag_max_s, float)
 assert_type(StreamOptions().delivery.backoff, Backoff)
 assert_type(StreamOptions().cache.bytes_max, int)
 assert_type(MemoryOptions().enqueue_wait_s, float)

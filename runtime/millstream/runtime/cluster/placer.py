@@ -11,7 +11,11 @@ from types import MappingProxyType
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.definition.labels import fits, show_labels, show_requirements
-from millstream.runtime.definition.placement import PlacementCandidate, PlacementRequest
+from millstream.runtime.definition.placement import (
+    LEAST_LOADED,
+    PlacementCandidate,
+    PlacementRequest,
+)
 from millstream.runtime.errors import (
     CallTimeout,
     NoSuitableSilo,
@@ -19,11 +23,13 @@ from millstream.runtime.errors import (
     Overloaded,
     SiloUnavailable,
 )
+from millstream.runtime.options import PlacementOptions
 from millstream.runtime.text import show_text
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
 
 from .gateways import Loads
+from .load import choose_least_loaded
 from .member import Member
 from .placement import HostedTypes, TypePlacement, choose_by, choose_silo
 from .table import Status
@@ -52,6 +58,7 @@ class Placer:
     Args:
         kinds: the kinds of this process, by name.
         roll: returns an index below its argument. It is the only source of chance in placement.
+        options: how `LEAST_LOADED` weighs loads.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class Placer:
         targets: Targets,
         kinds: Mapping[str, GrainKind],
         roll: Callable[[int], int],
+        options: PlacementOptions,
     ) -> None:
         self._address = address
         self._turns = turns
@@ -71,6 +79,7 @@ class Placer:
         self._targets = targets
         self._kinds = kinds
         self._roll = roll
+        self._options = options
         self._types = HostedTypes(member.view)
         targets.add(PlacementTarget(self))
 
@@ -106,8 +115,7 @@ class Placer:
             if kind.hosted is None:
                 return await self._ask(kind.name, key, found)
             return self._choose_by(found, found.silos, kind.name, key, self._address)
-        grain, loads = f"{kind.name}/{key}", self._loads.known
-        return choose_silo(found.built_in, found.silos, self._address, grain, loads, self._roll)
+        return self._choose_built_in(found, found.silos, f"{kind.name}/{key}", self._address)
 
     def find_others(self, kind: GrainKind) -> Sequence[str]:
         """Return the other silos that may have an ordinary grain, sorted."""
@@ -118,12 +126,11 @@ class Placer:
 
     def choose_among(self, kind: GrainKind, key: str, silos: Sequence[str]) -> str:
         """Return one of these silos for an activation that moves. Raises PlacementFailed."""
-        found, loads = self._find(kind), self._loads.known
+        found = self._find(kind)
         assert found is not None
         if found.is_custom:
             return self._choose_by(found, silos, kind.name, key, self._address)
-        grain = f"{kind.name}/{key}"
-        return choose_silo(found.built_in, silos, self._address, grain, loads, self._roll)
+        return self._choose_built_in(found, silos, f"{kind.name}/{key}", self._address)
 
     def _suitable(self, kind: GrainKind, key: str) -> TypePlacement:
         """Return the placement of an ordinary type that has a suitable silo. Raises as `choose`."""
@@ -133,6 +140,18 @@ class Placer:
         if found is None or found.is_worker:
             raise self._why_not(kind.name, key)
         return found
+
+    def _choose_built_in(
+        self, found: TypePlacement, silos: Sequence[str], grain: str, caller: str
+    ) -> str:
+        """Apply a built-in strategy, and note the placement. `silos` are the candidates."""
+        loads, roll = self._loads, self._roll
+        if found.built_in is LEAST_LOADED:
+            chosen = choose_least_loaded(silos, caller, loads.of(silos), self._options, roll)
+        else:
+            chosen = choose_silo(found.built_in, silos, caller, grain, loads.known, roll)
+        loads.place(chosen)
+        return chosen
 
     # -- strategies of programs
 
@@ -179,8 +198,7 @@ class Placer:
             raise NotHosted(f"{self._address} does not host grain type {show_text(repr(name))}")
         found = self._suitable(kind, key)
         if not found.is_custom:
-            grain, loads = f"{name}/{key}", self._loads.known
-            return choose_silo(found.built_in, found.silos, caller, grain, loads, self._roll)
+            return self._choose_built_in(found, found.silos, f"{name}/{key}", caller)
         return self._choose_by(found, found.silos, name, key, caller)
 
     # -- errors

@@ -12,6 +12,7 @@ from millstream.runtime.text import show_value
 __all__ = [
     "HASHED",
     "LEAST_ACTIVATIONS",
+    "LEAST_LOADED",
     "LOCAL_WORKERS_MAX",
     "PREFER_LOCAL",
     "RANDOM",
@@ -40,12 +41,17 @@ class Placement(Enum):
             while the membership does not change.
         LEAST_ACTIVATIONS: The silo with fewer activations, of two random silos (power of two
             choices).
+        LEAST_LOADED: The silo with the lowest score of a few random silos. The score weighs
+            processor time, memory, activations and the lag of the event loop, see
+            `PlacementOptions`. The silo of the caller is chosen if it is nearly as good. Overloaded
+            silos are left out, unless all are overloaded.
     """
 
     RANDOM = "random"
     PREFER_LOCAL = "prefer_local"
     HASHED = "hashed"
     LEAST_ACTIVATIONS = "least_activations"
+    LEAST_LOADED = "least_loaded"
 
 
 RANDOM = Placement.RANDOM
@@ -56,6 +62,8 @@ HASHED = Placement.HASHED
 """`Placement.HASHED`: the silo that the hash of the grain's name selects."""
 LEAST_ACTIVATIONS = Placement.LEAST_ACTIVATIONS
 """`Placement.LEAST_ACTIVATIONS`: the silo with fewer activations, of two random silos."""
+LEAST_LOADED = Placement.LEAST_LOADED
+"""`Placement.LEAST_LOADED`: the silo with the lowest load, of a few random silos."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
-from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
 from millstream.runtime.reminders.table import MemoryReminderTable, ReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of, stores_of
 from millstream.runtime.silo.part import SiloPart
@@ -65,6 +65,7 @@ class LocalCluster:
         filters: Run around the calls of each silo and of the client.
         options: The options of silos and client.
         membership_options: The options of membership.
+        placement_options: The options of `LEAST_LOADED`.
         env: Wall time, chance and ids.
         transport: The transport.
 
@@ -90,6 +91,7 @@ class LocalCluster:
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
+        placement_options: PlacementOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class LocalCluster:
         self._filters = filters
         self._options = options
         self._membership_options = membership_options
+        self._placement_options = placement_options
         self._env = env
         self._transport = transport
         self._stack = AsyncExitStack()
@@ -171,6 +174,7 @@ class LocalCluster:
             filters=self._filters,
             options=self._options,
             membership_options=self._membership_options,
+            placement_options=self._placement_options,
             env=self._env,
             transport=self._transport,
         )

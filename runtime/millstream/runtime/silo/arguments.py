@@ -7,12 +7,13 @@ and `part` checks the form of a part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.runtime.cluster.table import is_table
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
+from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
 from millstream.runtime.text import is_text, show_text
 from millstream.runtime.wire.address import Address
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_seams",
     "check_stores_of_grains",
     "check_table",
+    "fill_options",
     "makers_of",
     "parts_of",
     "read_address",
@@ -65,6 +67,33 @@ def check_table(table: object) -> None:
     """Raise ConfigError for an object that is no membership table."""
     if not is_table(table):
         raise _refuse("membership", table, "a MembershipTable, or name:argument")
+
+
+class AllOptions(NamedTuple):
+    """The options of a silo."""
+
+    calls: RuntimeOptions
+    membership: MembershipOptions
+    placement: PlacementOptions
+
+
+def fill_options(
+    calls: RuntimeOptions | None,
+    membership: MembershipOptions | None,
+    placement: PlacementOptions | None,
+) -> AllOptions:
+    """Return the options with defaults for those that are None. Raises ConfigError."""
+    found = AllOptions(
+        RuntimeOptions() if calls is None else calls,
+        MembershipOptions() if membership is None else membership,
+        PlacementOptions() if placement is None else placement,
+    )
+    check_kinds(
+        options=(found.calls, RuntimeOptions),
+        membership_options=(found.membership, MembershipOptions),
+        placement_options=(found.placement, PlacementOptions),
+    )
+    return found
 
 
 def check_seams(transport: object, disk: object) -> None:

@@ -34,7 +34,7 @@ from millstream.runtime.definition.streamed_method import RESULTS
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
@@ -59,6 +59,7 @@ class SiloAssembly:
         secrets: The secrets by which silos recognise each other and operators.
         brought: The grain classes that its parts bring.
         filters: Run around the calls of this silo.
+        placement_options: How placement weighs the load of silos.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class SiloAssembly:
         secrets: Secrets,
         brought: Sequence[type[Contract]],
         filters: CallFilters,
+        placement_options: PlacementOptions,
     ) -> None:
         self.identity = identity
         self.address = identity.address
         self.cluster = identity.cluster
         self.options = options
         self.membership_options = membership_options
+        self.placement_options = placement_options
         self.env = env
         self.transport = transport
         self.disk = disk
@@ -112,10 +115,7 @@ class SiloAssembly:
         self.membership = self._make_member(row, table)
         tasks, kinds = engine.new_tasks(), engine.references.kinds.values()
         self.catalog = Catalog(self.address, self.turns, tasks, self.store, self._on_learned, kinds)
-        tasks = engine.new_tasks()
-        self.loads = Loads(
-            self.address, self.membership, self.targets, tasks, lambda: self.catalog.count
-        )
+        self.loads = self._make_loads()
         self.targets.add(GatewayTarget(self.address, self.membership, self.loads))
         self.directory = self.catalog.registrar = GrainDirectory(
             self.address,
@@ -154,6 +154,7 @@ class SiloAssembly:
             self.targets,
             self.references.kinds,
             self.env.choice,
+            self.placement_options,
         )
         self.router = SiloRouter(
             self.address,
@@ -204,6 +205,18 @@ class SiloAssembly:
             refusals=self.peers.refusals,
             table_id=self.identity.table_id,
             evicted=self.on_evicted,
+        )
+
+    def _make_loads(self) -> Loads:
+        return Loads(
+            self.address,
+            self.membership,
+            self.targets,
+            self.engine.new_tasks(),
+            lambda: self.catalog.count,
+            self.env.measure,
+            lambda: self.heart.lag_s,
+            self.placement_options.smoothing_s,
         )
 
     # -- bindings

@@ -40,7 +40,7 @@ from millstream.runtime.disk.real import RealDisk
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
-from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.reminders.service import ReminderCounts
 from millstream.runtime.reminders.table import ReminderTable
@@ -65,6 +65,7 @@ from .arguments import (
     check_seams,
     check_stores_of_grains,
     check_table,
+    fill_options,
     parts_of,
     read_address,
     stores_of,
@@ -142,6 +143,7 @@ class Silo:
         options: The options of calls. None: the defaults.
         membership_options: The options of membership. None: the defaults. Give all silos of a
             cluster the same.
+        placement_options: The options of `LEAST_LOADED`. None: the defaults.
         env: Wall time, chance and ids. None: those of this machine.
         transport: The transport. None: `TcpTransport`.
         disk: The `Disk` of its parts. None: the files of this machine.
@@ -170,13 +172,13 @@ class Silo:
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
+        placement_options: PlacementOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
         disk: Disk | None = None,
     ) -> None:
-        watching = MembershipOptions() if membership_options is None else membership_options
-        self._options = RuntimeOptions() if options is None else options
-        self._membership_options, self._env = watching, Env() if env is None else env
+        self._all_options = fill_options(options, membership_options, placement_options)
+        self._options, self._env = self._all_options.calls, Env() if env is None else env
         self._transport = TcpTransport() if transport is None else transport
         self._disk: Disk = RealDisk() if disk is None else disk
         check_kinds(
@@ -185,8 +187,6 @@ class Silo:
             can_own_queues=(can_own_queues, bool),
             insecure=(insecure, bool),
             filters=(filters, CallFilters),
-            options=(self._options, RuntimeOptions),
-            membership_options=(watching, MembershipOptions),
             env=(self._env, Env),
         )
         check_seams(self._transport, self._disk)
@@ -209,7 +209,7 @@ class Silo:
         places = ReminderPlaces(reminders, stores, self._table, self._is_alone)
         self._parts = add_reminders(self._parts, self._grains, places, self._plugin)
         used = find_used_stores(self._stores, self._grains, self._bringing)
-        self._agreement = agree(self._table, used, self._parts, watching)
+        self._agreement = agree(self._table, used, self._parts, self._all_options.membership)
         self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
@@ -461,7 +461,7 @@ class Silo:
             identity=Identity(self._cluster, address, True, table_id),
             grains=self._all_grains(),
             options=self._options,
-            membership_options=self._membership_options,
+            membership_options=self._all_options.membership,
             env=self._env,
             transport=self._transport,
             disk=self._disk,
@@ -473,6 +473,7 @@ class Silo:
             secrets=self._secrets,
             brought=brought,
             filters=self._filters,
+            placement_options=self._all_options.placement,
         )
         holder.append(silo)
         self._services = SiloServices(silo, row.name, brought)

@@ -25,7 +25,7 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.labels import labels_of_each
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
-from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
 from millstream.runtime.reminders.table import MemoryReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of
 from millstream.runtime.silo.assembly import SiloAssembly
@@ -80,6 +80,7 @@ class SimCluster:
         filters: Run around the calls of silos and clients.
         options: The options of silos and clients.
         membership_options: The options of membership.
+        placement_options: The options of `LEAST_LOADED`.
         lacking: Grain classes that the silo on a host does not host, by the name of the host.
         skew_s: The wall clock of each host differs from the true time by at most this, in seconds.
 
@@ -115,6 +116,7 @@ class SimCluster:
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
+        placement_options: PlacementOptions | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         skew_s: float = 0.5,
     ) -> None:
@@ -131,6 +133,7 @@ class SimCluster:
         self._filters = filters
         self._options = options
         self._membership_options = membership_options
+        self._placement_options = placement_options
         self.names = tuple(f"silo-{number}" for number in range(silos))
         self.table = MemoryMembershipTable(FIRST_VERSION) if membership is None else membership
         self.stores = dict(stores or {"default": MemoryStateStore()})
@@ -270,6 +273,7 @@ class SimCluster:
             filters=self._filters,
             options=self._options,
             membership_options=self._membership_options,
+            placement_options=self._placement_options,
             env=simulation.env(host, self._skews[name]),
             transport=simulation.transport(host),
             disk=simulation.disk(host),

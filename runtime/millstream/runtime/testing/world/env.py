@@ -12,6 +12,7 @@ from contextvars import Context
 from random import Random
 
 from millstream.runtime.env import Env
+from millstream.runtime.machine import Usage
 
 from .host import Host
 
@@ -45,13 +46,15 @@ class SimEnv(Env):
         skew_s: The difference of the wall clock from the true time, in seconds.
     """
 
-    __slots__ = ("_host", "_loop", "_skew_s")
+    __slots__ = ("_cpu", "_cpu_from_s", "_cpu_s", "_host", "_loop", "_memory", "_skew_s")
 
     def __init__(self, seed: int, loop: AbstractEventLoop, host: Host, skew_s: float = 0.0) -> None:
         super().__init__(seed)
         self._host = host
         self._loop = loop
         self._skew_s = skew_s
+        self._cpu, self._cpu_s, self._cpu_from_s = 0.0, 0.0, loop.time()
+        self._memory: tuple[int, int, int] | None = None
 
     def wall_s(self) -> float:
         """Return the wall time of the host, in seconds since 1970."""
@@ -64,6 +67,30 @@ class SimEnv(Env):
             by_s: By how much, in seconds; negative: back.
         """
         self._skew_s += by_s
+
+    def simulate_usage(self, cpu: float, memory: tuple[int, int, int] | None = None) -> None:
+        """Set the resources that the host uses from now on. At first it uses no processor time, and
+        its memory is not known.
+
+        Args:
+            cpu: The used share of one core.
+            memory: The used, available and total memory in bytes. None: not known.
+        """
+        self._cpu_s, self._cpu_from_s = self._count_cpu_s(), self._loop.time()
+        self._cpu, self._memory = cpu, memory
+
+    def _count_cpu_s(self) -> float:
+        return self._cpu_s + self._cpu * (self._loop.time() - self._cpu_from_s)
+
+    def measure(self) -> Usage:
+        """Return the simulated resources of the host."""
+        used, available, total = self._memory or (None, None, None)
+        return Usage(
+            cpu_s=self._count_cpu_s(),
+            memory_used=used,
+            memory_available=available,
+            memory_total=total,
+        )
 
     def random_bytes(self, count: int) -> bytes:
         """Return random bytes from the seed."""
