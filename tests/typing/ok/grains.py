@@ -240,6 +240,14 @@ class Listed(Grain): ...
 class Encoder(Grain): ...
 
 
+@grain(name="Runway", version=2)
+class SecondRunway(Grain): ...
+
+
+@grain(name="Runway", version=2)
+class SecondRunwayCalls(Contract): ...
+
+
 @grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False)
 class Large(Grain):
     async def state_of(self, etag: str | None) -> tuple[str | None, bool]:

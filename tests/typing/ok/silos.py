@@ -260,6 +260,7 @@ async def a_program_serves_until_it_is_told_to_stop(silo: Silo) -> int:
 
 async def tell_about_a_cluster(silo: Silo, client: Client) -> tuple[MemberInfo, ...]:
     assert_type(MembershipOptions(probe_every_s=1), MembershipOptions)
+    assert_type((await client.members())[0].versions, tuple[tuple[str, int], ...])
     assert_type(await client.members(), tuple[MemberInfo, ...])
     assert_type(await silo.wait_stopped(), StopReason)
     return silo.members()

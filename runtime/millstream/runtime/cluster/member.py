@@ -438,7 +438,11 @@ def is_repeated(row: MemberRow, voted: MemberRow, now_s: float, fresh_s: float) 
 
 def lacks_fields(found: MemberRow, own: MemberRow) -> bool:
     """Return True if the row of a silo in the table lacks data for the placement of grains."""
-    return (found.labels, found.requirements) != (own.labels, own.requirements)
+    return (found.labels, found.requirements, found.versions) != (
+        own.labels,
+        own.requirements,
+        own.versions,
+    )
 
 
 def with_newer_stamps(old: TableView, new: TableView) -> TableView:

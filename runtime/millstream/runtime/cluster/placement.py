@@ -26,6 +26,7 @@ from millstream.runtime.definition.placement import (
     PlacementStrategy,
     StatelessWorker,
 )
+from millstream.runtime.definition.versions import FIRST_VERSION, serves
 from millstream.runtime.errors import PlacementFailed
 from millstream.runtime.text import show_text, show_value
 
@@ -39,6 +40,8 @@ __all__ = [
     "placement_in",
     "placements_of",
     "requirements_of_all",
+    "version_in",
+    "versions_of_all",
 ]
 
 KNOWN = frozenset(placement.value for placement in Placement)
@@ -109,23 +112,38 @@ class TypePlacement:
         strategy: the strategy of the class, or a name from the row of a silo that hosts the type.
         requires: the labels that a silo needs.
         hosts: the rows of the active silos that host the type, sorted by address.
+        name: the name of the type.
 
     Attributes:
         silos: the addresses of the silos that may have activations, sorted.
     """
 
-    __slots__ = ("hosts", "requires", "silos", "strategy")
+    __slots__ = ("_name", "hosts", "requires", "silos", "strategy")
 
     def __init__(
         self,
         strategy: PlacementStrategy | str,
         requires: Requirements,
         hosts: Sequence[MemberRow],
+        name: str = "",
     ) -> None:
+        self._name = name
         self.strategy = strategy
         self.requires = requires
         self.hosts = hosts
         self.silos = tuple(row.silo for row in hosts if fits(row.labels, requires))
+
+    def silos_at(self, version: int) -> Sequence[str]:
+        """Return the silos that may run a call that wants a version, sorted."""
+        if version <= FIRST_VERSION:
+            return self.silos
+        found = {row.silo for row in self.hosts if serves(version_in(row, self._name), version)}
+        return [silo for silo in self.silos if silo in found]
+
+    @property
+    def versions(self) -> list[int]:
+        """The hosted versions, one for each silo that may have activations."""
+        return [version_in(row, self._name) for row in self.hosts if row.silo in self.silos]
 
     @property
     def is_worker(self) -> bool:
@@ -178,7 +196,7 @@ class HostedTypes:
                 strategy, requires = strategy_in(hosts[0], name), requirements_in(hosts[0], name)
             else:
                 strategy, requires = hosted.options.placement, hosted.options.requires
-            found = self._known[name] = TypePlacement(strategy, requires, hosts)
+            found = self._known[name] = TypePlacement(strategy, requires, hosts, name)
         return found
 
 
@@ -195,6 +213,11 @@ def strategy_in(row: MemberRow, name: str) -> str:
 def requirements_in(row: MemberRow, name: str) -> Requirements:
     """Return the labels that a grain type requires, by the row of a silo that hosts it."""
     return dict(row.requirements).get(name, ())
+
+
+def version_in(row: MemberRow, name: str) -> int:
+    """Return the version of a grain type that a silo hosts, by its row."""
+    return dict(row.versions).get(name, FIRST_VERSION)
 
 
 def placement_in(view: TableView, name: str) -> Placement:
@@ -217,6 +240,12 @@ def requirements_of_all(grains: Sequence[type[Grain]]) -> tuple[tuple[str, Requi
     """Return the required labels that silos without these types have to know."""
     types = [cls.__millstream_type__ for cls in grains]
     return tuple((one.name, one.options.requires) for one in types if one.options.requires)
+
+
+def versions_of_all(grains: Sequence[type[Grain]]) -> tuple[tuple[str, int], ...]:
+    """Return the versions of these types that are above 1, for the row of a silo."""
+    types = [cls.__millstream_type__ for cls in grains]
+    return tuple((one.name, one.version) for one in types if one.version > FIRST_VERSION)
 
 
 def name_of(strategy: PlacementStrategy) -> str:

@@ -73,6 +73,8 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
         labels: The labels of the silo, sorted by name. Rows of older versions have none.
         requirements: For each grain type that requires labels of silos: the names, each with the
             allowed values.
+        versions: The version of each grain type whose version is above 1. Rows of older versions
+            of Millstream have none.
     """
 
     silo: SiloAddress
@@ -90,6 +92,7 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     agreement: tuple[tuple[str, str], ...] = ()
     labels: Labels = ()
     requirements: tuple[tuple[str, Requirements], ...] = ()
+    versions: tuple[tuple[str, int], ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -112,6 +115,7 @@ class MemberInfo(msgspec.Struct, frozen=True):
         status: Joining, active or stopping.
         grain_types: The names of the grain types that the silo hosts.
         labels: The labels of the silo: names and values, sorted by name.
+        versions: The version of each grain type whose version is above 1.
     """
 
     name: str
@@ -119,6 +123,7 @@ class MemberInfo(msgspec.Struct, frozen=True):
     status: Status
     grain_types: tuple[str, ...]
     labels: tuple[tuple[str, str], ...] = ()
+    versions: tuple[tuple[str, int], ...] = ()
 
 
 class TableView(msgspec.Struct, frozen=True, array_like=True):
@@ -156,7 +161,8 @@ def members_of(view: TableView) -> tuple[MemberInfo, ...]:
     """Return the silos of a view that are not dead, sorted by address."""
     rows = sorted((row for row in view.rows if row.status is not Status.DEAD), key=by_address)
     return tuple(
-        MemberInfo(row.name, row.silo, row.status, row.grain_types, row.labels) for row in rows
+        MemberInfo(row.name, row.silo, row.status, row.grain_types, row.labels, row.versions)
+        for row in rows
     )
 
 

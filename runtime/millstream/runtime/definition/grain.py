@@ -30,6 +30,7 @@ from .placement import RANDOM, Placement, PlacementStrategy, StatelessWorker
 from .reminders import Reminders
 from .state import State
 from .timers import Timer, TimerSchedule, make_schedule
+from .versions import FIRST_VERSION
 
 __all__ = [
     "Acknowledgeable",
@@ -577,6 +578,7 @@ def grain(
     filters: CallFilters = NO_FILTERS,
     may_interleave: Callable[[GrainCall], bool] | None = None,
     requires: Mapping[str, str | Collection[str]] | None = None,
+    version: int = FIRST_VERSION,
 ) -> Callable[[CT], CT]: ...
 def grain(
     cls: Any = None,
@@ -590,6 +592,7 @@ def grain(
     filters: CallFilters = NO_FILTERS,
     may_interleave: Callable[[GrainCall], bool] | None = None,
     requires: Mapping[str, str | Collection[str]] | None = None,
+    version: int = FIRST_VERSION,
 ) -> Any:
     """Set the options of a grain class: `@grain(name="Airport", placement=HASHED)`.
 
@@ -616,10 +619,14 @@ def grain(
             arguments. None: no call may, except for methods with `@always_interleave`.
         requires: The labels that a silo needs for activations of this class, by name: a value, or a
             set of allowed values. At most 32 names. None: every silo is suitable.
+        version: The version of the class, from 1 to 65,535. A later version must take all calls of
+            the earlier ones. A call that is made through version `n` of a class or contract runs
+            only in silos that host version `n` or a later one. A subclass inherits the version.
 
     Raises:
         DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid. Or a
-            class of stateless workers has a state, a reminder or a subscription.
+            class of stateless workers has a state, a reminder or a subscription. Or an observer has
+            a version.
         ConfigError: Another option has a wrong type or range.
     """
     frame = sys._getframe(1)
@@ -633,6 +640,7 @@ def grain(
         filters=filters,
         may_interleave=may_interleave,
         requires=requirements_of(f"{subject}(requires=...)", requires),
+        version=version,
     )
     check_fields(made, lambda field: f"{subject}({field}=...)")
     check_strategy(f"{subject}(placement=...)", placement)
@@ -655,5 +663,5 @@ def give_options(subject: str, made: GrainOptions, target: Any) -> Any:
     cls.__millstream_options__ = made
     grain_type: GrainType | None = cls.__dict__.get("__millstream_type__")  # Contract has none
     if grain_type is not None:
-        grain_type.check_placement()
+        grain_type.apply_options(subject)
     return cls

@@ -33,6 +33,7 @@ from .names import OBSERVER_SIGN, check_kind
 from .placement import StatelessWorker
 from .state import StateField
 from .streamed_method import StreamedMethod
+from .versions import FIRST_VERSION
 
 __all__ = ["GrainType", "define"]
 
@@ -94,6 +95,11 @@ class GrainType:
         return [base.name for base in types if base is not None and not is_root(base.cls)]
 
     @property
+    def version(self) -> int:
+        """The version of the class, as `@grain(version=...)` gives it."""
+        return self.options.version
+
+    @property
     def is_worker(self) -> bool:
         """True for a class of stateless workers, of which a grain has several activations."""
         return isinstance(self.options.placement, StatelessWorker)
@@ -106,6 +112,21 @@ class GrainType:
         """
         if self.is_worker:
             check_workers(self.cls, self.states, self.marks, self.source)
+
+    def apply_options(self, subject: str) -> None:
+        """Check the class against its options, and give its methods the version.
+
+        Raises:
+            DefinitionError: An option does not fit the class. `subject` begins the text.
+        """
+        if self.is_observer and self.version != FIRST_VERSION:
+            raise DefinitionError(
+                f"{subject}(version={self.version}): {self.cls.__name__} is an observer, whose "
+                "object is in one client and has no versions: remove `version`"
+            )
+        self.check_placement()
+        for spec in self.specs.values():
+            spec.version = self.version
 
     def spec_of(self, wire_name: str) -> MethodSpec | None:
         """Return the method of a name, or None."""
@@ -189,6 +210,7 @@ def _define_name(
     made = MethodSpec if inspect.iscoroutinefunction(raw) else StreamedMethod
     spec = made(cls.__name__, name, raw, marks)
     spec.localns, spec.owner_class = localns, cls
+    spec.version = grain_type.version
     spec.open_to = role_of(cls, name)
     try:
         if not getattr(cls, "__parameters__", ()):  # an open generic is checked when it is used

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from millstream.runtime.text import show_text
 from .filters import NO_FILTERS, CallFilters, GrainCall
 from .labels import Requirements
 from .placement import RANDOM, PlacementStrategy
+from .versions import FIRST_VERSION, VERSION_MAX
 
 __all__ = [
     "Declaration",
@@ -145,6 +146,7 @@ class GrainOptions:
     filters: CallFilters = NO_FILTERS
     may_interleave: Callable[[GrainCall], bool] | None = None
     requires: Requirements = ()
+    version: int = field(default=FIRST_VERSION, metadata={"min": FIRST_VERSION, "max": VERSION_MAX})
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:

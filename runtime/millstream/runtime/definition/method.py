@@ -21,6 +21,7 @@ from millstream.runtime.errors import CallTimeout, DefinitionError
 from millstream.runtime.role import Role
 
 from .markers import Flag, Mark, Timeout
+from .versions import FIRST_VERSION
 
 __all__ = ["MethodSpec", "source_of"]
 
@@ -64,6 +65,7 @@ class MethodSpec:
         self.timeout_s = timeouts[0] if timeouts else None
         self.open_to: Role | None = None  # None: the default of the class
         self.invoke: Callable[..., Any] = invoker(fn, self.parameters)
+        self.version = FIRST_VERSION  # of the class: the version that calls by this method want
         self.extension = ""
         self.is_internal = "isolated" in flags  # nothing else refers to its arguments
         self.wire_name = name

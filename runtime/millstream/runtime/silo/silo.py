@@ -22,7 +22,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.runtime.cluster.limited_table import LimitedTable
-from millstream.runtime.cluster.placement import placements_of, requirements_of_all
+from millstream.runtime.cluster.placement import (
+    placements_of,
+    requirements_of_all,
+    versions_of_all,
+)
 from millstream.runtime.cluster.table import (
     MemberInfo,
     MemberRow,
@@ -456,6 +460,7 @@ class Silo:
             agreement=self._agreement,
             labels=self._labels,
             requirements=requirements_of_all(self._all_grains()),
+            versions=versions_of_all(self._all_grains()),
         )
         silo = SiloAssembly(
             identity=Identity(self._cluster, address, True, table_id),
