@@ -110,6 +110,7 @@ from .errors import (
     StorageUnavailable,
     StreamError,
     SubscriptionFaulted,
+    VersionNotHosted,
 )
 from .log_lines import guard_lines
 from .options import MembershipOptions, PlacementOptions, RuntimeOptions
@@ -235,6 +236,7 @@ __all__ = [
     "TcpTransport",
     "Timer",
     "Transport",
+    "VersionNotHosted",
     "always_interleave",
     "connect",
     "grain",

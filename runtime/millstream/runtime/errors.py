@@ -13,6 +13,7 @@
     │   ├── NotAllowed                   not executed: connect as the message says
     │   ├── NotHosted                    not executed: no silo can run it
     │   │   ├── NoSuitableSilo           not executed: no silo has the labels that it requires
+    │   │   ├── VersionNotHosted         not executed: all silos host earlier versions of the type
     │   │   └── ObserverGone             not executed: the client no longer has the observer
     │   ├── PlacementFailed              not executed: correct the placement strategy
     │   ├── Rejected                     not executed: a retry is safe
@@ -79,6 +80,7 @@ __all__ = [
     "StorageUnavailable",
     "StreamError",
     "SubscriptionFaulted",
+    "VersionNotHosted",
 ]
 
 
@@ -205,6 +207,26 @@ class NoSuitableSilo(NotHosted):
 
     The call did not run. Start a silo with these labels, or change `@grain(requires=...)`.
     """
+
+
+class VersionNotHosted(NotHosted):
+    """Silos host the grain type, but only versions that are earlier than the caller's.
+
+    The call did not run. Start silos with the caller's version of the class or a later one. While
+    silos are being replaced, repeat the call.
+
+    Attributes:
+        wanted: The version of the class or contract through which the call was made.
+        hosted: The versions that silos host, sorted.
+    """
+
+    wanted: int = 0
+    hosted: tuple[int, ...] = ()
+
+    def __init__(self, what: str = "", *, wanted: int = 0, hosted: Sequence[int] = ()) -> None:
+        self.wanted = wanted
+        self.hosted = tuple(sorted(set(hosted)))
+        super().__init__(what)
 
 
 class ObserverGone(NotHosted):

@@ -18,12 +18,15 @@ from millstream.runtime import (
     MemberRow,
     Observer,
     Status,
-    TableView,
     grain,
 )
-from millstream.runtime.cluster.placement import HostedTypes, version_in, versions_of_all
-from millstream.runtime.cluster.table import members_of
-from millstream.runtime.definition.versions import VERSION_MAX, serves, show_versions
+from millstream.runtime.definition.versions import (
+    VERSION_MAX,
+    find_version,
+    select_serving,
+    serves,
+    show_versions,
+)
 
 versions = st.integers(1, 4)
 
@@ -77,21 +80,6 @@ def test_a_call_runs_on_its_own_version_and_on_later_ones() -> None:
 # -- rows
 
 
-@grain(name="Port", version=3)
-class PortOf3(Grain):
-    async def land(self) -> int:
-        return 3
-
-
-class Plain(Grain):
-    async def land(self) -> int:
-        return 1
-
-
-def test_a_row_names_only_versions_above_1() -> None:
-    assert versions_of_all([PortOf3, Plain]) == (("Port", 3),)
-
-
 OLD_ROW = (
     b"\x9f\xa7a:1@1_1\xa6active\xa1a\x00\xc3\xc3\x91\xa4Port\xcb\x00\x00\x00\x00\x00\x00\x00\x00"
     b"\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x90\x90\x90\x90\x90\x90"
@@ -109,61 +97,43 @@ class OldRow(msgspec.Struct, frozen=True, array_like=True):
 def test_a_row_of_a_silo_without_versions_reads_as_version_1() -> None:
     row = msgspec.msgpack.decode(OLD_ROW, type=MemberRow)
     assert (row.silo, row.grain_types, row.versions) == ("a:1@1_1", ("Port",), ())
-    assert version_in(row, "Port") == 1
+    assert find_version(row.versions, "Port") == 1
     newer = msgspec.structs.replace(row, versions=(("Port", 3),))
     data = msgspec.msgpack.encode(newer)
     assert data == b"\xdc\x00\x10" + OLD_ROW[1:] + b"\x91\x92\xa4Port\x03"
     assert msgspec.msgpack.decode(data, type=MemberRow) == newer
     assert msgspec.msgpack.decode(data, type=OldRow) == OldRow("a:1@1_1", Status.ACTIVE, "a")
-    assert version_in(newer, "Port") == 3 and version_in(newer, "Other") == 1
-
-
-def test_members_show_the_versions_of_their_rows() -> None:
-    row = MemberRow("a:1@1", Status.ACTIVE, "a", versions=(("Port", 3),))
-    (member,) = members_of(TableView(1, (row,)))
-    assert member.versions == (("Port", 3),)
+    assert find_version(newer.versions, "Port") == 3
+    assert find_version(newer.versions, "Other") == 1
 
 
 # -- the choice of silos
 
 
-def row_of(number: int, version: int, status: Status = Status.ACTIVE) -> MemberRow:
-    """Return the row of a silo that hosts `Port`."""
-    kept = () if version == 1 else (("Port", version),)
-    return MemberRow(f"s{number}:1@1", status, grain_types=("Port",), versions=kept)
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(versions, max_size=6), versions)
+def test_exactly_the_silos_of_a_version_or_a_later_one_are_suitable(
+    hosted: list[int], wanted: int
+) -> None:
+    silos = [(f"s{number}", version) for number, version in enumerate(hosted)]
+    found = select_serving(silos, wanted)
+    assert found == [silo for silo, version in silos if version >= wanted]
+    assert set(found) <= set(select_serving(silos, max(1, wanted - 1)))
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.tuples(versions, st.sampled_from(list(Status))), max_size=6), versions)
-def test_exactly_the_active_silos_of_a_version_or_a_later_one_are_suitable(
-    silos: list[tuple[int, Status]], wanted: int
+@given(st.lists(versions, min_size=1, max_size=5), st.lists(versions, max_size=20), st.data())
+def test_a_grain_that_calls_of_all_versions_reach_moves_up_and_settles(
+    hosted: list[int], calls: list[int], data: st.DataObject
 ) -> None:
-    rows = tuple(row_of(number, *silo) for number, silo in enumerate(silos))
-    found = HostedTypes(TableView(1, rows)).of("Port", None)
-    expected = [
-        f"s{number}:1@1"
-        for number, (version, status) in enumerate(silos)
-        if status is Status.ACTIVE and version >= wanted
-    ]
-    assert list(found.silos_at(wanted) if found else ()) == expected
-    if found is not None:
-        assert set(found.silos_at(wanted)) <= set(found.silos_at(1)) == set(found.silos)
-        assert len(found.versions) == len(found.silos)
-
-
-def test_a_suitable_silo_has_the_labels_too() -> None:
-    rows = (
-        msgspec.structs.replace(row_of(1, 2), labels=(("zone", "a"),)),
-        msgspec.structs.replace(row_of(2, 2), labels=(("zone", "b"),)),
-        msgspec.structs.replace(row_of(3, 1), labels=(("zone", "b"),)),
-    )
-
-    @grain(name="Port", requires={"zone": "b"}, version=2)
-    class Port(Grain):
-        async def land(self) -> int:
-            return 1
-
-    found = HostedTypes(TableView(1, rows)).of("Port", Port.__millstream_type__)
-    assert found is not None
-    assert found.silos == ("s2:1@1", "s3:1@1") and list(found.silos_at(2)) == ["s2:1@1"]
-    assert found.versions == [2, 1]
+    """The moves of one grain, as calls make them: no version is left twice."""
+    silos = [(f"s{number}", version) for number, version in enumerate(hosted)]
+    moves = [data.draw(st.sampled_from(hosted))]
+    for wanted in calls:
+        suitable = select_serving(silos, wanted)
+        if not serves(moves[-1], wanted) and suitable:
+            moves.append(dict(silos)[data.draw(st.sampled_from(suitable))])
+    assert moves == sorted(set(moves)), "each move goes up"
+    assert len(moves) <= len(set(hosted))
+    possible = [wanted for wanted in calls if select_serving(silos, wanted)]
+    assert all(serves(moves[-1], wanted) for wanted in possible)

@@ -18,6 +18,7 @@ from millstream.runtime import (
     PlacementRequest,
     Runtime,
     State,
+    VersionNotHosted,
     always_interleave,
     grain,
     is_reference,
@@ -171,6 +172,10 @@ class VersionAsText(Grain): ...
 
 @grain(version=None)  # E
 class VersionAsNone(Grain): ...
+
+
+VersionNotHosted("no such version", wanted="2")  # E
+VersionNotHosted("no such version", 2)  # E
 
 
 @grain(placement=lambda request: request.key)  # E

@@ -47,6 +47,7 @@ from millstream.runtime import (
     StateField,
     StatelessWorker,
     Timer,
+    VersionNotHosted,
     always_interleave,
     grain,
     is_reference,
@@ -246,6 +247,12 @@ class SecondRunway(Grain): ...
 
 @grain(name="Runway", version=2)
 class SecondRunwayCalls(Contract): ...
+
+
+def compare(error: VersionNotHosted) -> bool:
+    assert_type(error.wanted, int)
+    assert_type(error.hosted, tuple[int, ...])
+    return error.wanted in VersionNotHosted("no such version", wanted=2, hosted=[1]).hosted
 
 
 @grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False)

@@ -5,8 +5,9 @@ frame is read, without a task. `callee` runs all other calls, and `relay` relays
 
 Invariants:
 
-- A call from a client is relayed unless its grain is here. A call from a silo is accepted here or
-  sent back with a redirect. A call to an observer is relayed to its client.
+- A call from a client is relayed unless its grain is here, in a version that may run the call. A
+  call from a silo is accepted here or sent back with a redirect. A call to an observer is relayed
+  to its client.
 - Each call is answered once, by an answer of its own.
 - No call is answered at once while an earlier call has not begun, except where its target allows
   that (`SystemTarget.together`).
@@ -126,7 +127,9 @@ class Arrivals:
     def _take_grain_call(self, peer: Peer, call: Call) -> None:
         activation = self._catalog.find(call.kind, call.key)
         if not peer.is_silo and (
-            activation is None or (self._looked_for and (call.kind, call.key) in self._looked_for)
+            activation is None
+            or call.version > activation.kind.version
+            or (self._looked_for and (call.kind, call.key) in self._looked_for)
         ):
             self._relay(peer, call)
             return
@@ -135,6 +138,11 @@ class Arrivals:
             raise NotHosted(f"{self._silo} does not host grain type {call.kind!r}")
         if self._turns.ended or (activation is None and not self._catalog.is_accepting):
             self._send_back(peer, call, kind)
+            return
+        if call.version > kind.version and (
+            kind.workers_max or not self._catalog.mover.find_newer(kind, call.key, call.version)
+        ):
+            self._send_back(peer, call, kind)  # the caller's silo may know a suitable one
             return
         spec = self._callee.admit(kind, call)
         if activation is None:

@@ -45,6 +45,15 @@ __all__ = ["NOTHING", "Callee", "InboundCall", "size_of"]
 log = logging.getLogger("millstream.callee")
 
 NOTHING = msgspec.Raw(b"")
+
+
+async def newer(self: object) -> None:
+    """Stand for a method that only a later version of a class may have. It never runs."""
+    raise AssertionError("a call that wants a later version must not run here")
+
+
+NEWER = MethodSpec("a later version", newer.__name__, newer, [])
+"""The method of a call that wants a later version of its type than this silo hosts."""
 PARKED_MAX = 256
 """Number of idle runner tasks that are kept for later calls."""
 DROPPED_EVERY_S = 10.0
@@ -118,6 +127,9 @@ class InboundCall:
     def submit(self, activation: Activation) -> None:
         """Start the call, queue it, or refuse it."""
         self.kind = activation.kind
+        if self.call.version > self.kind.version:
+            self.await_newer(activation)
+            return
         if self.kind.is_reentrant:
             self.request.is_interleaving = True
         try:
@@ -133,6 +145,19 @@ class InboundCall:
             activation.withdraw(self)
             self.fail(error)
         except Exception as error:  # Overloaded, Rejected, or arguments that cannot be decoded
+            self.fail(error)
+
+    def await_newer(self, activation: Activation) -> None:
+        """Make the activation leave for a silo with a later version of its type, and follow it."""
+        try:
+            if not activation.owner.outgrow(activation, self.call.version):
+                self.on_moved("")  # no silo hosts the version now: the caller looks again
+                return
+            self.wait_in(activation)
+            if self.request.chain:
+                check_cycle(activation, self.request)
+        except Exception as error:  # CallCycle, Overloaded
+            activation.withdraw(self)
             self.fail(error)
 
     def decide(self, kind: GrainKind) -> None:
@@ -271,13 +296,15 @@ class Callee(RunnerTasks[InboundCall]):
         self._extension_specs.update(specs)
 
     def admit(self, kind: GrainKind, call: Call) -> MethodSpec:
-        """Return the method that a call names.
+        """Return the method that a call names, or `NEWER` if the call wants a later version.
 
         Raises NotHosted: this silo does not host the grain type, or the type has no such method;
         NotAllowed: the role of the caller may not call the method; ConfigError: the headers exceed
         a limit.
         """
         spec = self.find(kind, call)
+        if call.version > kind.version:
+            return NEWER
         if spec is None:
             text = f"grain type {kind.name!r} has no method {call.method!r} at {self._silo}"
             raise NotHosted(text)
@@ -322,6 +349,9 @@ class Callee(RunnerTasks[InboundCall]):
         """Accept a one-way call of a caller in this process. Raises Overloaded."""
         inbound = InboundCall(self, self._turns, None, call, spec)
         inbound.kind = activation.kind
+        if call.version > activation.kind.version:
+            inbound.await_newer(activation)
+            return
         if activation.kind.is_reentrant:
             inbound.request.is_interleaving = True
         try:
@@ -341,14 +371,16 @@ class Callee(RunnerTasks[InboundCall]):
 
     async def _send_on(self, kind: GrainKind, call: Call) -> None:
         call.hops += 1
-        name = show_text(f"{call.kind}/{call.key}.{call.method}")
-        if call.hops > self._turns.options.redirects_max:
+        name, options = show_text(f"{call.kind}/{call.key}.{call.method}"), self._turns.options
+        if call.hops > options.redirects_max:
             log.error(
                 "one-way call %s was dropped after %d redirects (redirects_max)", name, call.hops
             )
             return
         try:
-            destination = await self._locator.wait(kind, call.key, 0.0, size_of(call))
+            if call.version > 1 and call.hops > 1:  # silos with its version may be starting
+                await asyncio.sleep(options.retry_first_s * 2 ** (call.hops - 2))
+            destination = await self._locator.wait(kind, call.key, 0.0, size_of(call), call.version)
             if isinstance(destination, Activation):
                 self.take_one_way(destination, call, self.admit(kind, call))
             else:

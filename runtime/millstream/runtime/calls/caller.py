@@ -7,6 +7,7 @@ Invariants:
 
 - A local turn runs in the task of its caller.
 - Arguments are isolated or encoded before the first await.
+- A call runs only on an activation of the version of its class or contract, or of a later one.
 - A call that certainly did not run is sent again, at most `redirects_max` times. A call that may
   have run is never sent again.
 """
@@ -37,7 +38,7 @@ from millstream.runtime.turns.request import (
 )
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.message import Call, VersionedCall
 
 from .callee import Callee
 from .cycles import check_cycle, note_blockers
@@ -183,7 +184,7 @@ class Caller:
             headers = join_headers(headers, parent)
         destination: Destination | None = None
         try:
-            destination = self._locator.find(kind, key)
+            destination = self._locator.find(kind, key, spec.version)
         except SiloUnavailable:  # it refused a connection a moment ago
             self._locator.on_lost(kind, key)
         request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, parent)
@@ -200,10 +201,10 @@ class Caller:
             work = self._route(destination, kind, key, args, request)
         return self._turns.run(request, work, self._turns.settle)
 
-    def _find_quietly(self, kind: GrainKind, key: str) -> Destination | None:
+    def _find_quietly(self, kind: GrainKind, key: str, version: int) -> Destination | None:
         """Return the grain's location if it is known and its silo has not refused a moment ago."""
         try:
-            return self._locator.find(kind, key)
+            return self._locator.find(kind, key, version)
         except SiloUnavailable:
             self._locator.on_lost(kind, key)
             return None
@@ -342,8 +343,14 @@ class Caller:
             while attempt < options.redirects_max:
                 if destination is None:
                     pause_s = options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
-                    destination = await self._locator.wait(kind, key, pause_s, len(body))
+                    destination = await self._locator.wait(
+                        kind, key, pause_s, len(body), spec.version
+                    )
                 if isinstance(destination, Activation):
+                    if spec.version > kind.version:
+                        await self._await_newer(destination, request, len(body), attempt)
+                        attempt, destination = attempt + 1, None
+                        continue
                     args = spec.arguments.decode(body, kind.runtime)
                     if destination.try_enter(request) or await self.wait_turn(
                         destination, request, len(body)
@@ -379,6 +386,19 @@ class Caller:
             "(redirects_max) without reaching the grain"
         )
 
+    async def _await_newer(
+        self, activation: Activation, request: Request, size_bytes: int, attempt: int
+    ) -> None:
+        """Make an activation leave for a silo with a later version, and wait until it has left.
+
+        If no silo has the version now, wait for some time, because one may be starting.
+        """
+        if not activation.owner.outgrow(activation, request.spec.version):
+            await asyncio.sleep(self._turns.options.retry_first_s * 2**attempt)
+            return
+        is_entered = await self.wait_turn(activation, request, size_bytes)
+        assert not is_entered, "an activation that leaves starts no turn"
+
     async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, size_bytes: int) -> bool:
         """Wait until a connection accepts calls. Returns False if it closed before that."""
         try:
@@ -402,14 +422,17 @@ class Caller:
         """
         body = spec.arguments.encode(args)
         sent = join_headers(headers, live_request())
-        destination = self._find_quietly(kind, key)
+        destination = self._find_quietly(kind, key, spec.version)
         if not isinstance(destination, Activation) and (
             destination is None or not destination.writer.is_ready
         ):
-            destination = await self._locator.wait(kind, key, 0.0, len(body))
+            destination = await self._locator.wait(kind, key, 0.0, len(body), spec.version)
         ttl_s = spec.timeout_s or self._turns.options.call_timeout_s
         raw = msgspec.Raw(body)
-        message = Call(0, kind.name, key, spec.wire_name, raw, ttl_s, "", [], 0, None, 0)
+        make = Call if spec.version == 1 else VersionedCall
+        message = make(0, kind.name, key, spec.wire_name, raw, ttl_s, "", [], 0, None, 0)
+        if make is VersionedCall:
+            message.version = spec.version  # type: ignore[misc]
         if sent is not None:
             message.headers, message.flowing = sent.own or None, sent.flowing or None
         if isinstance(destination, Activation):

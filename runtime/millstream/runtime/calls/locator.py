@@ -26,16 +26,26 @@ class Locator(Protocol):
         """Kind and key of each grain for which calls wait (see `has_waiting`)."""
         ...
 
-    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
+    def find(self, kind: GrainKind, key: str, version: int = 1, /) -> Destination | None:
         """Return the grain's destination if it is known without asking and no call waits for it.
 
+        An activation of this process hosts the wanted version of the type or a later one.
         Raises SiloUnavailable for a silo that refused a connection a moment ago.
         """
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
+        self,
+        kind: GrainKind,
+        key: str,
+        pause_s: float = 0.0,
+        size_bytes: int = 0,
+        version: int = 1,
+        /,
     ) -> asyncio.Future[Destination]:
-        """Wait for the grain's location together with other calls (see `Searches.wait`)."""
+        """Wait for the grain's location together with other calls (see `Searches.wait`).
+
+        Raises VersionNotHosted if silos host only earlier versions of the type than the wanted one.
+        """
         ...
 
     def has_waiting(self, kind: str, key: str, /) -> bool:

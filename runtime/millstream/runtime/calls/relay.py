@@ -75,7 +75,7 @@ class Relay:
     def start(self) -> None:
         """Send the call on now if a destination accepts calls, else wait for one."""
         try:
-            found = self._locator.find(self._kind, self._call.key)
+            found = self._locator.find(self._kind, self._call.key, self._call.version)
         except SiloUnavailable:
             self._locator.on_lost(self._kind, self._call.key)
             found = None
@@ -84,7 +84,9 @@ class Relay:
             return
         try:
             size_bytes = size_of(self._call)
-            self._waiter = self._locator.wait(self._kind, self._call.key, 0.0, size_bytes)
+            self._waiter = self._locator.wait(
+                self._kind, self._call.key, 0.0, size_bytes, self._call.version
+            )
             self._waiter.add_done_callback(self._found)
         except MillstreamError as error:
             self._fail(error)

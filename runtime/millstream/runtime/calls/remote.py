@@ -19,7 +19,7 @@ from millstream.runtime.turns.flows import flowing_of
 from millstream.runtime.turns.request import Request, chain_of, turn_name
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.message import Call, VersionedCall
 
 from .waits import RemoteFailure, RemoteWait
 
@@ -97,7 +97,8 @@ class Remote:
                 f"(timeout {limit_s:g} s)"
             )
         is_hop, spec, headers = request.same_task, request.spec, request.headers
-        call = Call(
+        make = Call if spec.version == 1 else VersionedCall
+        call = make(
             0,
             name,
             key,
@@ -110,6 +111,8 @@ class Remote:
             None if headers is None else headers.own or None,
             request.depth,
         )
+        if make is VersionedCall:
+            call.version = spec.version  # type: ignore[misc]
         if headers is not None or request.parent is not None:
             call.flowing = flowing_of(request) or None
         return call

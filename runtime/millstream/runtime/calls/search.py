@@ -40,13 +40,14 @@ Waiter = asyncio.Future[Destination]
 class Search:
     """The calls that wait for one grain's location, and the result of the search."""
 
-    __slots__ = ("found", "held_bytes", "kind", "pause_s", "waiters")
+    __slots__ = ("found", "held_bytes", "kind", "pause_s", "version", "waiters")
 
     def __init__(self, kind: GrainKind) -> None:
         self.kind = kind
         self.waiters: list[Waiter] = []
         self.found: Destination | Exception | None = None
         self.pause_s = 0.0
+        self.version = 1  # the highest that a waiting call wants
         self.held_bytes = 0
 
     def wait(self, waiter: Waiter, pause_s: float) -> None:
@@ -105,7 +106,19 @@ class Searches:
         search = self._searches.get((kind, key))
         return search is not None and search.is_wanted
 
-    def wait(self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0) -> Waiter:
+    def version_of(self, kind: str, key: str) -> int:
+        """Return the highest version of its type that a call for this grain wants."""
+        search = self._searches.get((kind, key))
+        return 1 if search is None else search.version
+
+    def wait(
+        self,
+        kind: GrainKind,
+        key: str,
+        pause_s: float = 0.0,
+        size_bytes: int = 0,
+        version: int = 1,
+    ) -> Waiter:
         """Return a future for a destination that accepts calls at once.
 
         The waiting call holds `size_bytes` meanwhile. A search that begins with this call begins
@@ -128,6 +141,7 @@ class Searches:
             search.held_bytes += size_bytes
             waiter.add_done_callback(partial(self._give_back, search, size_bytes))
         search.wait(waiter, pause_s)
+        search.version = max(search.version, version)
         return waiter
 
     def _give_back(self, search: Search, size_bytes: int, _: Waiter) -> None:

@@ -200,7 +200,8 @@ class StubBuilder:
             for at, parameter in enumerate(spec.parameters):
                 namespace[f"_ms_default_{index}_{at}"] = parameter.default
         is_filtered = bool(kind.incoming) or self._caller.has_outgoing
-        source = (kind.hosted or grain_type, own_specs, not has_options, is_filtered)
+        is_newer = grain_type.version > kind.version  # its calls do not run in this process
+        source = (kind.hosted or grain_type, own_specs, not has_options, is_filtered or is_newer)
         exec(_code(grain_type, *source), namespace)
         body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": kind.name}
         body["_ms_optioned"] = staticmethod(self._optioned)

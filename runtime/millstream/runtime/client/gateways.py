@@ -67,7 +67,7 @@ class Gateways:
 
     # -- `Locator`
 
-    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
+    def find(self, kind: GrainKind, key: str, version: int = 1, /) -> Destination | None:
         """Return the connection that carries the grain's calls: the first one that works, or may
         work. None: there is none, or calls wait for the grain's location.
         """
@@ -86,7 +86,13 @@ class Gateways:
         return None
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
+        self,
+        kind: GrainKind,
+        key: str,
+        pause_s: float = 0.0,
+        size_bytes: int = 0,
+        version: int = 1,
+        /,
     ) -> asyncio.Future[Destination]:
         """Wait for a gateway (see `Searches.wait`)."""
         return self._searches.wait(kind, key, pause_s, size_bytes)

@@ -158,6 +158,10 @@ class Observers:
         """Never called: an observer has no context."""
         raise NotInCluster(f"{activation}: an observer stays in its client")
 
+    def outgrow(self, activation: Activation, version: int, /) -> bool:
+        """Never called: an observer has no versions."""
+        return False
+
     def check_running(self) -> None:
         """Raise NotInCluster if the client was closed."""
         self._engine.turns.check_running()

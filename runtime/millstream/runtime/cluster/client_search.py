@@ -135,14 +135,20 @@ class ClientSearches:
 
     # -- for calls that other silos pass to this gateway (`Locator`)
 
-    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
+    def find(self, kind: GrainKind, key: str, version: int = 1, /) -> Destination | None:
         """Return the connection to the client of an observer, or None if calls must wait."""
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
         return self._clients.connection(client_of(key))
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
+        self,
+        kind: GrainKind,
+        key: str,
+        pause_s: float = 0.0,
+        size_bytes: int = 0,
+        version: int = 1,
+        /,
     ) -> asyncio.Future[Destination]:
         """Wait for the client of an observer (see `Searches.wait`)."""
         return self.wait_in(self._searches, kind, key, pause_s, size_bytes)

@@ -10,6 +10,7 @@ Invariants:
   that sent the package; if that entry is gone or another one, the package is dropped.
 - While a package travels, both activations may be reported to a new owner of their range. The new
   one has the higher id, so its entry wins.
+- An activation moves only to a silo that hosts its own version of the type or a later one.
 - An activation whose move fails, for whatever reason, ends as usual. The next call activates the
   grain from its store.
 
@@ -96,7 +97,7 @@ class Migrations:
 
         Raises ConfigError if `to` is given and is not suitable.
         """
-        others = self._placer.find_others(activation.kind)
+        others = self._placer.find_others(activation.kind, activation.kind.version)
         if to is None:
             return bool(others)
         if to == self._address:
@@ -117,7 +118,9 @@ class Migrations:
             pack: makes the package when there is a place for it; None: that is impossible.
         """
         async with self._sending:
-            others = self._placer.find_others(activation.kind)
+            box = activation.ensure_mailbox()
+            version = max(activation.kind.version, box.wanted_version)  # a grain never moves down
+            others = self._placer.find_others(activation.kind, version)
             if not others or asyncio.get_running_loop().time() >= self.until_s:
                 return ""
             try:
@@ -130,6 +133,16 @@ class Migrations:
             if package is None or not self._fits(activation, package):
                 return ""
             return silo if await self._is_taken(activation, silo, package) else ""
+
+    def find_newer(self, kind: GrainKind, key: str, version: int) -> str:
+        """Return another silo that hosts a version of the type or a later one, or ""."""
+        others = self._placer.find_others(kind, version)
+        try:
+            return self._placer.choose_among(kind, key, others) if others else ""
+        except MillstreamError as error:
+            text = "%s/%s finds no silo with version %d: %s: %s"
+            log.warning(text, kind.name, key, version, type(error).__name__, error)
+            return ""
 
     def _fits(self, activation: Activation, package: bytes) -> bool:
         fits = len(package) <= self._package_bytes_max

@@ -26,7 +26,7 @@ from millstream.runtime.definition.placement import (
     PlacementStrategy,
     StatelessWorker,
 )
-from millstream.runtime.definition.versions import FIRST_VERSION, serves
+from millstream.runtime.definition.versions import FIRST_VERSION, find_version, select_serving
 from millstream.runtime.errors import PlacementFailed
 from millstream.runtime.text import show_text, show_value
 
@@ -40,7 +40,6 @@ __all__ = [
     "placement_in",
     "placements_of",
     "requirements_of_all",
-    "version_in",
     "versions_of_all",
 ]
 
@@ -137,13 +136,13 @@ class TypePlacement:
         """Return the silos that may run a call that wants a version, sorted."""
         if version <= FIRST_VERSION:
             return self.silos
-        found = {row.silo for row in self.hosts if serves(version_in(row, self._name), version)}
-        return [silo for silo in self.silos if silo in found]
+        return select_serving(zip(self.silos, self.versions, strict=True), version)
 
     @property
     def versions(self) -> list[int]:
         """The hosted versions, one for each silo that may have activations."""
-        return [version_in(row, self._name) for row in self.hosts if row.silo in self.silos]
+        rows = (row for row in self.hosts if row.silo in self.silos)
+        return [find_version(row.versions, self._name) for row in rows]
 
     @property
     def is_worker(self) -> bool:
@@ -213,11 +212,6 @@ def strategy_in(row: MemberRow, name: str) -> str:
 def requirements_in(row: MemberRow, name: str) -> Requirements:
     """Return the labels that a grain type requires, by the row of a silo that hosts it."""
     return dict(row.requirements).get(name, ())
-
-
-def version_in(row: MemberRow, name: str) -> int:
-    """Return the version of a grain type that a silo hosts, by its row."""
-    return dict(row.versions).get(name, FIRST_VERSION)
 
 
 def placement_in(view: TableView, name: str) -> Placement:

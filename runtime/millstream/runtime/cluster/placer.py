@@ -16,12 +16,14 @@ from millstream.runtime.definition.placement import (
     PlacementCandidate,
     PlacementRequest,
 )
+from millstream.runtime.definition.versions import find_version, serves, show_versions
 from millstream.runtime.errors import (
     CallTimeout,
     NoSuitableSilo,
     NotHosted,
     Overloaded,
     SiloUnavailable,
+    VersionNotHosted,
 )
 from millstream.runtime.options import PlacementOptions
 from millstream.runtime.text import show_text
@@ -50,6 +52,10 @@ class PlacementTarget(SystemTarget):
     async def choose(self, name: str, key: str, caller: str) -> str:
         """Return the address of the silo for an activation. `caller` is the silo of the caller."""
         return self._placer.choose_for(name, key, caller)
+
+    async def choose_at(self, name: str, key: str, caller: str, version: int) -> str:
+        """Choose as `choose` does, for a call that wants a version of the type or a later one."""
+        return self._placer.choose_for(name, key, caller, version)
 
 
 class Placer:
@@ -90,7 +96,12 @@ class Placer:
             self._types = HostedTypes(view)
         return self._types.of(kind.name, kind.hosted)
 
-    def find_worker_silo(self, kind: GrainKind) -> str:
+    def find_all(self, kind: GrainKind, version: int) -> Sequence[str]:
+        """Return the silos that may run a call that wants a version of the type, sorted."""
+        found = self._find(kind)
+        return () if found is None else found.silos_at(version)
+
+    def find_worker_silo(self, kind: GrainKind, version: int = 1) -> str:
         """Return the silo for a call to a stateless worker: this one, else a random suitable one.
 
         Returns an empty text if there is none, or the type has no stateless workers.
@@ -100,29 +111,33 @@ class Placer:
         found = self._find(kind)
         if found is None or not found.is_worker:
             return ""
-        if self._address in found.silos:
+        silos = found.silos_at(version)
+        if self._address in silos:
             return self._address
-        return found.silos[self._roll(len(found.silos))] if found.silos else ""
+        return silos[self._roll(len(silos))] if silos else ""
 
-    async def choose(self, kind: GrainKind, key: str) -> str:
-        """Return the silo for a new activation of an ordinary grain.
+    async def choose(self, kind: GrainKind, key: str, version: int = 1) -> str:
+        """Return the silo for a new activation of an ordinary grain: one that hosts this version of
+        the type or a later one, if there is one.
 
         Raises NotHosted if no silo hosts the type, NoSuitableSilo if no silo has the labels that
         the type requires, PlacementFailed, and SiloUnavailable if another try may succeed.
         """
         found = self._suitable(kind, key)
+        silos = found.silos_at(version) or found.silos
         if found.is_custom:
             if kind.hosted is None:
-                return await self._ask(kind.name, key, found)
-            return self._choose_by(found, found.silos, kind.name, key, self._address)
-        return self._choose_built_in(found, found.silos, f"{kind.name}/{key}", self._address)
+                return await self._ask(kind.name, key, found, version)
+            return self._choose_by(found, silos, kind.name, key, self._address)
+        return self._choose_built_in(found, silos, f"{kind.name}/{key}", self._address)
 
-    def find_others(self, kind: GrainKind) -> Sequence[str]:
-        """Return the other silos that may have an ordinary grain, sorted."""
+    def find_others(self, kind: GrainKind, version: int = 1) -> Sequence[str]:
+        """Return the other silos that may have an ordinary grain and host this version of its type
+        or a later one, sorted."""
         found = self._find(kind)
         if found is None or found.is_worker:
             return ()
-        return [silo for silo in found.silos if silo != self._address]
+        return [silo for silo in found.silos_at(version) if silo != self._address]
 
     def choose_among(self, kind: GrainKind, key: str, silos: Sequence[str]) -> str:
         """Return one of these silos for an activation that moves. Raises PlacementFailed."""
@@ -174,13 +189,18 @@ class Placer:
         request = PlacementRequest(grain_type=name, key=key, caller=caller, candidates=candidates)
         return choose_by(strategy, request)
 
-    async def _ask(self, name: str, key: str, found: TypePlacement) -> str:
+    async def _ask(self, name: str, key: str, found: TypePlacement, version: int) -> str:
         """Let a silo that hosts the type call its strategy."""
-        asked = found.hosts[self._roll(len(found.hosts))].silo
+        hosts = [row for row in found.hosts if serves(find_version(row.versions, name), version)]
+        asked = (hosts or found.hosts)[self._roll(len(hosts or found.hosts))].silo
+        target, me = PlacementTarget.target_name, self._address
         try:
-            chosen = await self._targets.call(
-                asked, PlacementTarget.target_name, PlacementTarget.choose, name, key, self._address
-            )
+            if version > 1:
+                choose_at = PlacementTarget.choose_at
+                chosen = await self._targets.call(asked, target, choose_at, name, key, me, version)
+            else:
+                choose = PlacementTarget.choose
+                chosen = await self._targets.call(asked, target, choose, name, key, me)
         except (CallTimeout, Overloaded) as error:
             text = f"{name}/{key}: {asked}, which hosts the type, did not choose a silo: {error}"
             raise SiloUnavailable(text, may_have_run=False) from error
@@ -189,7 +209,7 @@ class Placer:
             raise SiloUnavailable(text, may_have_run=False)
         return chosen
 
-    def choose_for(self, name: str, key: str, caller: str) -> str:
+    def choose_for(self, name: str, key: str, caller: str, version: int = 1) -> str:
         """Return the silo for an activation that the caller's silo cannot place. Raises as
         `choose`.
         """
@@ -197,9 +217,10 @@ class Placer:
         if kind is None or kind.hosted is None:
             raise NotHosted(f"{self._address} does not host grain type {show_text(repr(name))}")
         found = self._suitable(kind, key)
+        silos = found.silos_at(version) or found.silos
         if not found.is_custom:
-            return self._choose_built_in(found, found.silos, f"{name}/{key}", caller)
-        return self._choose_by(found, found.silos, name, key, caller)
+            return self._choose_built_in(found, silos, f"{name}/{key}", caller)
+        return self._choose_by(found, silos, name, key, caller)
 
     # -- errors
 
@@ -229,6 +250,29 @@ class Placer:
             f"{show_text(f'{name}/{key}')} requires a silo with {wanted}; of the active silos that "
             f"host the type, {', '.join(known[:SHOWN_MAX])}{more}. Start a silo with these labels, "
             "or change @grain(requires=...)"
+        )
+
+    def check_version(self, kind: GrainKind, key: str, version: int) -> None:
+        """Raise VersionNotHosted if silos host only earlier versions of a type.
+
+        Raises nothing if silos with the version are starting or stopping, or no silo is suitable
+        for another reason.
+        """
+        name, found, view = kind.name, self._find(kind), self._member.view
+        if found is None or not found.silos or found.silos_at(version):
+            return
+        changing = view.with_status(Status.JOINING, Status.STOPPING)
+        rows = [row for row in view.rows if row.silo in changing and name in row.grain_types]
+        if view.row(self._address) is None or any(
+            serves(find_version(row.versions, name), version) for row in rows
+        ):
+            return
+        raise VersionNotHosted(
+            f"{show_text(f'{name}/{key}')}: the call wants version {version} of the class or a "
+            f"later one, and the active silos host {show_versions(found.versions)}. Start silos "
+            "with this version, or call through a contract of a hosted version",
+            wanted=version,
+            hosted=found.versions,
         )
 
     def check_hosted(self, name: str) -> None:

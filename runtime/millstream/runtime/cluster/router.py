@@ -63,12 +63,14 @@ class SiloRouter:
 
     # -- finding (`Locator`)
 
-    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
+    def find(self, kind: GrainKind, key: str, version: int = 1, /) -> Destination | None:
         """Return the grain's destination if it is known without asking and no call waits for it."""
         if self.looked_for and (kind.name, key) in self.looked_for:
             return None
         if kind.is_observer:
             return self._clients.find_anywhere(client_of(key))
+        if version > kind.version:
+            return self._find_newer(kind, key, version)
         activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
@@ -76,18 +78,31 @@ class SiloRouter:
             return self._catalog.obtain(kind, key)
         silo = self._directory.locations.get(kind.name, key)
         if silo is None:
-            return self._find_worker(kind, key)
+            return self._find_worker(kind, key, version)
         if silo == self._address:
             return None
         return self._peers.get(silo)
 
-    def _find_worker(self, kind: GrainKind, key: str) -> Destination | None:
+    def _find_newer(self, kind: GrainKind, key: str, version: int) -> Destination | None:
+        """Return the silo for a call that wants a later version than this silo hosts, if it is
+        known.
+
+        An activation of this silo has to leave first, after a search.
+        """
+        if kind.workers_max:
+            return self._find_worker(kind, key, version)
+        if self._catalog.find(kind.name, key) is not None:
+            return None
+        silo = self._directory.locations.get(kind.name, key)
+        return None if silo is None or silo == self._address else self._peers.get(silo)
+
+    def _find_worker(self, kind: GrainKind, key: str, version: int) -> Destination | None:
         """Return a new worker here, or a silo for the call, if the type has stateless workers.
 
         No location of a worker is remembered, so calls of silos that do not host the type spread
         over those that do.
         """
-        silo = self._placer.find_worker_silo(kind)
+        silo = self._placer.find_worker_silo(kind, version)
         if silo == self._address:
             return self._catalog.obtain(kind, key)
         return self._peers.get(silo) if silo else None
@@ -99,22 +114,31 @@ class SiloRouter:
         return self._directory.locations.get(kind, key) or ""
 
     def wait(
-        self, kind: GrainKind, key: str, pause_s: float = 0.0, size_bytes: int = 0, /
+        self,
+        kind: GrainKind,
+        key: str,
+        pause_s: float = 0.0,
+        size_bytes: int = 0,
+        version: int = 1,
+        /,
     ) -> asyncio.Future[Destination]:
-        """Wait for the grain's location (see `Searches.wait`)."""
+        """Wait for the grain's location (see `Searches.wait`). Raises VersionNotHosted."""
+        if version > 1:
+            self._placer.check_version(kind, key, version)
         if kind.is_observer:
             return self._clients.wait_in(self._searches, kind, key, pause_s, size_bytes)
-        if kind.workers_max and not pause_s and (found := self._find_here(kind, key)) is not None:
+        found = self._find_here(kind, key, version) if kind.workers_max and not pause_s else None
+        if found is not None:
             future: asyncio.Future[Destination] = self._turns.loop.create_future()
             future.set_result(found)
             return future
-        return self._searches.wait(kind, key, pause_s, size_bytes)
+        return self._searches.wait(kind, key, pause_s, size_bytes, version)
 
-    def _find_here(self, kind: GrainKind, key: str) -> Activation | None:
+    def _find_here(self, kind: GrainKind, key: str, version: int) -> Activation | None:
         """Return a worker of this silo. Calls do not share a search for it, because each call
         chooses a worker of its own."""
         try:
-            found = self.find(kind, key)
+            found = self.find(kind, key, version)
         except SiloUnavailable:
             return None
         return found if isinstance(found, Activation) else None
@@ -124,15 +148,23 @@ class SiloRouter:
             return await self._clients.locate(
                 key, partial(self._searches.is_wanted, kind.name, key)
             )
-        found = self._catalog.find(kind.name, key) or self._find_worker(kind, key)
+        version = self._searches.version_of(kind.name, key)
+        if version > 1 and not self._placer.find_all(kind, version):
+            version = 1  # its silos are starting or stopping: only calls that want it try again
+        is_newer = version > kind.version
+        here = None if is_newer and kind.workers_max else self._catalog.find(kind.name, key)
+        found = here or self._find_worker(kind, key, version)
         if found is not None:
             return found
         silo = self._directory.locations.get(kind.name, key)
         if silo is None or silo == self._address:
             silo = await self._directory.lookup(kind.name, key)
-            silo = silo or await self._placer.choose(kind, key)
+            silo = silo or await self._placer.choose(kind, key, version)
         if silo == self._address:
-            return self._catalog.obtain(kind, key)
+            activation = self._catalog.obtain(kind, key)
+            if is_newer:  # the entry in the directory is old: the activation replaces it and leaves
+                self._catalog.outgrow(activation, version)
+            return activation
         self._directory.locations.learn(kind.name, key, silo)
         return self._peers.get(silo)
 

@@ -66,6 +66,8 @@ class DeactivationReason(Enum):
         STATE_CONFLICT: A write of a state conflicted with the stored row.
         MIGRATING: The grain moves to another silo.
         DUPLICATE: Another activation of the grain has the newer registration in the directory.
+        OUTGROWN: A call wants a later version of the class than this silo hosts. The grain goes on
+            in a silo that hosts it.
     """
 
     IDLE = "idle"
@@ -74,6 +76,7 @@ class DeactivationReason(Enum):
     STATE_CONFLICT = "state_conflict"
     MIGRATING = "migrating"
     DUPLICATE = "duplicate"
+    OUTGROWN = "outgrown"
 
 
 class Runtime(Protocol):
@@ -619,9 +622,8 @@ def grain(
             arguments. None: no call may, except for methods with `@always_interleave`.
         requires: The labels that a silo needs for activations of this class, by name: a value, or a
             set of allowed values. At most 32 names. None: every silo is suitable.
-        version: The version of the class, from 1 to 65,535. A later version must take all calls of
-            the earlier ones. A call that is made through version `n` of a class or contract runs
-            only in silos that host version `n` or a later one. A subclass inherits the version.
+        version: The version of the class, from 1 to 65,535. It takes all calls of earlier ones. A
+            call through a class or contract runs only in silos that host its version or a later.
 
     Raises:
         DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid. Or a

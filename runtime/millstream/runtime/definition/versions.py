@@ -9,9 +9,20 @@ Source: `[Version]` of Orleans, with its backward compatible strategy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["FIRST_VERSION", "VERSION_MAX", "serves", "show_versions"]
+__all__ = [
+    "FIRST_VERSION",
+    "VERSION_MAX",
+    "HostedVersions",
+    "find_version",
+    "select_serving",
+    "serves",
+    "show_versions",
+]
+
+HostedVersions = Sequence[tuple[str, int]]
+"""The grain types of a silo whose version is above 1, with their versions."""
 
 FIRST_VERSION = 1
 """The version of a class without `@grain(version=...)`, and of rows without a version."""
@@ -22,6 +33,21 @@ VERSION_MAX = 65_535
 def serves(hosted: int, wanted: int) -> bool:
     """Return whether a silo that hosts a version may run a call that wants a version."""
     return hosted >= wanted
+
+
+def find_version(versions: HostedVersions, name: str) -> int:
+    """Return the version of a grain type that a silo hosts, by the versions in its row."""
+    return dict(versions).get(name, FIRST_VERSION)
+
+
+def select_serving(silos: Iterable[tuple[str, int]], wanted: int) -> list[str]:
+    """Return the silos that may run a call that wants a version, in their order.
+
+    Args:
+        silos: the silos that host the type, each with the version that it hosts.
+        wanted: the version.
+    """
+    return [silo for silo, hosted in silos if serves(hosted, wanted)]
 
 
 def show_versions(versions: Iterable[int]) -> str:

@@ -51,6 +51,7 @@ from .package import open_package, pack
 from .request import RUNTIME_TASK, Request, cancel_turn
 from .run import Turns
 from .timers import Timers, make_tick
+from .turn_rule import ASKED_BY_GRAIN
 from .workers import ActivationTable, WorkerTable
 
 __all__ = ["Catalog", "Former", "Mover", "Registrar"]
@@ -107,6 +108,10 @@ class Mover(Protocol):
     ) -> str:
         """Send a package, once there is a place for it. Returns the new silo, or "" if the
         activation did not move."""
+        ...
+
+    def find_newer(self, kind: GrainKind, key: str, version: int, /) -> str:
+        """Return another silo that hosts a version of the type or a later one, or ""."""
         ...
 
 
@@ -266,6 +271,10 @@ class Catalog:
             if winner is not None:
                 self._retire(activation, winner)
                 return
+            if arrival is None and activation.ensure_mailbox().wanted_version:
+                await self.registrar.unregister(activation)
+                self._retire(activation, find_newer(self.mover, activation))
+                return  # a later version of the type starts there
             activation.go_on(ActivationState.ACTIVATING)
             if self.on_started is not None:
                 self.on_started(activation)
@@ -364,7 +373,7 @@ class Catalog:
         await self.registrar.unregister(activation)
 
     def _retire(self, activation: Activation, winner: str) -> None:
-        """Forward the waiting requests after a lost registration. No user code has run."""
+        """Forward the waiting requests to another silo. No user code has run."""
         if winner:
             self._learned(activation.kind.name, activation.key, winner)
         self._turn_all_away(activation, winner)
@@ -444,6 +453,22 @@ class Catalog:
             activation.ensure_mailbox().move_to = to or ""
             self.deactivate(activation, DeactivationReason.MIGRATING)
 
+    def outgrow(self, activation: Activation, version: int) -> bool:
+        """End an activation, because a call wants a later version of its type than this silo hosts.
+
+        Its running turns end first. Then it moves to a silo that hosts this version or a later one,
+        and the waiting calls follow. Returns False if there is no such silo now.
+        """
+        kind, key = activation.kind, activation.key
+        if kind.workers_max or not self.mover.find_newer(kind, key, version):
+            return False
+        box = activation.ensure_mailbox()
+        box.wanted_version = max(box.wanted_version, version)
+        if box.stop is None or box.stop in ASKED_BY_GRAIN:
+            box.move_to = box.move_to or ""
+            self.deactivate(activation, DeactivationReason.OUTGROWN)
+        return True
+
     def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
         """End this activation, because another silo has a newer registration of the grain."""
         activation = self.find(kind, key)
@@ -506,6 +531,7 @@ class Catalog:
             note_end()
             if not moved_to:
                 await self.registrar.unregister(activation)
+                moved_to = find_newer(self.mover, activation)  # where its waiting calls go
         finally:
             self._let_go(activation, moved_to)
 
@@ -581,6 +607,13 @@ async def register(
         if not arrival.registered.done():
             arrival.registered.set_result(winner is None)
     return winner
+
+
+def find_newer(mover: Mover, activation: Activation) -> str:
+    """Return a silo with the version that the waiting calls want; "" if this silo has it, or no
+    silo does."""
+    version = activation.ensure_mailbox().wanted_version
+    return mover.find_newer(activation.kind, activation.key, version) if version else ""
 
 
 def try_pack(activation: Activation) -> bytes | None:

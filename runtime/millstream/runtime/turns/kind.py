@@ -8,6 +8,7 @@ has a call or an activation may therefore read it at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 from millstream.runtime.definition.filters import CallFilter, GrainCall
@@ -19,6 +20,7 @@ from millstream.runtime.definition.names import OBSERVER_SIGN
 from millstream.runtime.definition.placement import Placement, StatelessWorker
 from millstream.runtime.definition.reminders import ReminderMark, Reminders
 from millstream.runtime.definition.timers import Timer, TimerMark, TimerSchedule
+from millstream.runtime.definition.versions import VERSION_MAX
 from millstream.runtime.env import processors
 from millstream.runtime.errors import NotHosted, Rejected
 from millstream.runtime.public_names import OWN
@@ -45,6 +47,11 @@ class Owner(Protocol):
 
     def move(self, activation: Any, to: str | None, /) -> None:
         """End an activation as `deactivate` does, and continue in another silo."""
+
+    def outgrow(self, activation: Any, version: int, /) -> bool:
+        """End an activation, because a call wants a later version of its type. Returns False if no
+        silo hosts that version now."""
+        ...
 
     def check_running(self) -> None:
         """Raise NotInCluster if the silo has ended."""
@@ -96,6 +103,7 @@ class GrainKind:
         "silo",
         "stopping_hook",
         "timers",
+        "version",
         "waiting_bytes",
         "waiting_calls_max",
         "workers_max",
@@ -123,6 +131,9 @@ class GrainKind:
         self.waiting_calls_max = waiting_calls_max
         self.waiting_bytes = waiting_bytes
         options = None if hosted is None else hosted.options
+        self.version = VERSION_MAX if hosted is None or self.is_observer else hosted.version
+        """The latest version that calls may want here. It has no effect if the type is only called
+        by this process, or has observers."""
         self.is_system = name.startswith(OWN)  # a type of the runtime or of a provider
         self.is_reentrant = options is not None and options.reentrant
         self.is_direct = options is None or options.direct
@@ -154,10 +165,10 @@ class GrainKind:
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
         """Return the hosted class's method for a method of a contract.
 
-        If no class is hosted here, the result is the contract's own method. Raises NotHosted if the
-        hosted class lacks the method, or has another signature.
+        If no class is hosted here, or one of an earlier version, the result is the contract's own
+        method. Raises NotHosted if the hosted class lacks the method, or has another signature.
         """
-        if self.hosted is None:
+        if self.hosted is None or spec.version > self.version:
             return spec
         found = self.hosted.spec_of(spec.wire_name)
         if found is None:
@@ -167,7 +178,11 @@ class GrainKind:
         difference = spec.differs_from(found)
         if difference:
             raise NotHosted(f"{self.name}: {difference}")
-        return found.see_through(spec)
+        made = found.see_through(spec)
+        if made.version != spec.version:
+            made = copy(made)
+            made.version = spec.version
+        return made
 
 
 def may_interleave(

@@ -109,6 +109,7 @@ class Mailbox:
         "tasks",
         "waiting",
         "waiting_bytes",
+        "wanted_version",
         "withdrawn",
     )
 
@@ -125,6 +126,7 @@ class Mailbox:
         self.is_kept = False  # the mailbox of a stateless worker: see `WorkerActivation`
         self.keep_until = 0.0
         self.move_to: str | None = None  # its next silo: "" is any; None: it does not move
+        self.wanted_version = 0  # the highest version that a call wants and this silo lacks
         self.stop: DeactivationReason | None = None
         self.first_turn_due = False  # the end was requested before the first call has run
         self.tasks: dict[asyncio.Task[Any], None] = {}

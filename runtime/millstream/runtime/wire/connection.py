@@ -51,6 +51,7 @@ from .message import (
     Redirect,
     Reply,
     Unreadable,
+    VersionedCall,
     count_of,
     decode_each,
     decode_messages,
@@ -451,7 +452,7 @@ class Peer:
                 self._see_to_room(is_whole=False)
                 continue
             messages = decode_frame(payload, self._options.batch_messages_max)
-            if has_called and any(type(message) is Call for message in messages):
+            if has_called and any(isinstance(message, Call) for message in messages):
                 self._messages = messages
                 self._go_on_soon()
                 break
@@ -503,7 +504,7 @@ class Peer:
         self.served.refusals, self.takes_several, has_called = 0, len(messages) > 1, False
         try:
             for at, message in enumerate(messages):
-                if type(message) is Call:
+                if type(message) is Call or type(message) is VersionedCall:
                     if message.id in self.served.calls:
                         raise FrameError(f"call id {message.id} is in use")
                     has_called = True

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ __all__ = [
     "Redirect",
     "Reply",
     "Unreadable",
+    "VersionedCall",
     "count_of",
     "decode_each",
     "decode_messages",
@@ -106,6 +107,20 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
     depth: int = 1
     role: int = Role.SILO
     flowing: dict[str, str] | None = None
+    version: ClassVar[int] = 1
+
+
+class VersionedCall(Call, tag=10, array_like=True, gc=False):
+    """A call that was made through a class or contract whose version is above 1.
+
+    It is a message of its own, so that an ordinary call has no field for the version.
+
+    Attributes:
+        version: the version of the class or contract. The call runs only in a silo that hosts this
+            version of the grain type or a later one.
+    """
+
+    version: int = 1  # type: ignore[misc]  # a field in place of the constant of `Call`
 
 
 class Reply(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -204,7 +219,19 @@ class GatewayView(msgspec.Struct, tag=9, array_like=True, frozen=True):
     gateways: list[str]
 
 
-Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye | Ping | Proof | GatewayView
+Message = (
+    Hello
+    | Call
+    | VersionedCall
+    | Reply
+    | Failure
+    | Cancel
+    | Redirect
+    | Goodbye
+    | Ping
+    | Proof
+    | GatewayView
+)
 """Any message of the wire protocol."""
 
 
@@ -221,11 +248,14 @@ _decoder: msgspec.msgpack.Decoder[list[Message]] = msgspec.msgpack.Decoder(list[
 decode_messages = _decoder.decode
 """Decode the payload of a frame to a list of messages. Raises msgspec.DecodeError."""
 
-CALL_TAG = 1
+CALL_TAG, VERSIONED_TAG = 1, 10
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _message = msgspec.msgpack.Decoder(Message).decode
 _head = msgspec.msgpack.Decoder(
     tuple[(int, int, *[msgspec.Raw] * (len(Call.__struct_fields__) - 1))]  # type: ignore[misc]
+).decode
+_versioned_head = msgspec.msgpack.Decoder(
+    tuple[(int, int, *[msgspec.Raw] * len(Call.__struct_fields__))]  # type: ignore[misc]
 ).decode
 
 
@@ -255,7 +285,8 @@ def _decode_one(raw: msgspec.Raw) -> Message | Unreadable:
         message: Message = _message(raw)
         return message
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        tag, call_id, *_ = _head(raw)
-        if tag != CALL_TAG:
+        has_version = len(_raws(raw)) > 1 + len(Call.__struct_fields__)
+        tag, call_id, *_ = (_versioned_head if has_version else _head)(raw)
+        if tag != (VERSIONED_TAG if has_version else CALL_TAG):
             raise FrameError(f"a message with tag {tag} cannot be read: {error}") from None
         return Unreadable(call_id, str(error))

@@ -1,0 +1,616 @@
+"""Two versions of a grain type in one cluster, in virtual time.
+
+The cases are those of UpgradeTests and HeterogeneousTests of Orleans that apply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from millstream.runtime import (
+    HASHED,
+    CallCycle,
+    Client,
+    Contract,
+    DeactivationReason,
+    Grain,
+    PlacementCandidate,
+    PlacementRequest,
+    RuntimeOptions,
+    Silo,
+    VersionNotHosted,
+    always_interleave,
+    grain,
+    one_way,
+    stateless_worker,
+    timer,
+)
+from millstream.runtime.testing import SimCluster, Simulation, check_one_activation, run
+
+LOG: list[str] = []
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    LOG.clear()
+    yield
+
+
+class PortBase(Grain):
+    """The methods of both versions."""
+
+    number = 0
+
+    def __init__(self) -> None:
+        self.landed: list[str] = []
+        self.ticks = 0
+
+    async def on_activate(self) -> None:
+        LOG.append(f"{self.key}: version {self.number} starts")
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        LOG.append(f"{self.key}: version {self.number} ends: {reason.value}")
+
+    def on_dehydrate(self) -> list[str]:
+        return self.landed
+
+    def on_rehydrate(self, value: list[str]) -> None:
+        self.landed = value
+
+    async def land(self, flight: str, seconds: float = 0.0) -> tuple[int, str]:
+        await asyncio.sleep(seconds)
+        self.landed.append(flight)
+        return self.number, self.context.silo
+
+    async def flights(self) -> list[str]:
+        return self.landed
+
+    @one_way
+    async def note(self, flight: str) -> None:
+        self.landed.append(f"{self.number}:{flight}")
+
+    @always_interleave
+    async def peek(self) -> tuple[int, str]:
+        return self.number, self.context.silo
+
+    async def rows(self) -> AsyncGenerator[int, None]:
+        for row in range(3):
+            yield row
+
+    async def relay(self, other: str) -> int:
+        number, _ = await self.grain(CallsOf2, other).call_back(self.key)
+        return number
+
+    async def end(self) -> None:
+        self.context.deactivate_when_idle()
+
+    @timer(every=1.0)
+    async def tick(self) -> None:
+        self.ticks += 1
+
+
+@grain(name="Port")
+class Port1(PortBase):
+    number = 1
+
+
+@grain(name="Port", version=2)
+class Port2(PortBase):
+    number = 2
+
+    async def call_back(self, key: str) -> tuple[int, str]:
+        return await self.grain(CallsOf2, key).land("back")
+
+    async def close(self) -> int:
+        return self.number
+
+
+@grain(name="Port")
+class CallsOf1(Contract):
+    async def land(self, flight: str, seconds: float = 0.0) -> tuple[int, str]:
+        raise NotImplementedError
+
+    async def flights(self) -> list[str]:
+        raise NotImplementedError
+
+    @one_way
+    async def note(self, flight: str) -> None:
+        raise NotImplementedError
+
+    @always_interleave
+    async def peek(self) -> tuple[int, str]:
+        raise NotImplementedError
+
+    async def end(self) -> None:
+        raise NotImplementedError
+
+    async def relay(self, other: str) -> int:
+        raise NotImplementedError
+
+
+@grain(name="Port", version=2)
+class CallsOf2(CallsOf1):
+    async def close(self) -> int:
+        raise NotImplementedError
+
+    async def call_back(self, key: str) -> tuple[int, str]:
+        raise NotImplementedError
+
+    def rows(self) -> AsyncGenerator[int, None]:
+        raise NotImplementedError
+
+
+@grain(name="Port", version=3)
+class CallsOf3(CallsOf2):
+    pass
+
+
+@grain(name="Worker", placement=stateless_worker(max_local=2))
+class Worker1(Grain):
+    async def number(self) -> int:
+        return 1
+
+
+@grain(name="Worker", version=2, placement=stateless_worker(max_local=2))
+class Worker2(Grain):
+    async def number(self) -> int:
+        return 2
+
+
+@grain(name="Worker")
+class WorkerOf1(Contract):
+    async def number(self) -> int:
+        raise NotImplementedError
+
+
+@grain(name="Worker", version=2)
+class WorkerOf2(WorkerOf1):
+    pass
+
+
+def choose_last(request: PlacementRequest) -> PlacementCandidate:
+    LOG.append(f"{len(request.candidates)} candidates")
+    return request.candidates[-1]
+
+
+@grain(name="Chosen", placement=choose_last)
+class Chosen1(Grain):
+    async def number(self) -> int:
+        return 1
+
+
+@grain(name="Chosen", version=2, placement=choose_last)
+class Chosen2(Grain):
+    async def number(self) -> int:
+        return 2
+
+
+@grain(name="Chosen", version=2)
+class ChosenOf2(Contract):
+    async def number(self) -> int:
+        raise NotImplementedError
+
+
+@grain(name="Fixed", placement=HASHED)
+class Fixed1(Grain):
+    async def number(self) -> int:
+        return 1
+
+
+@grain(name="Fixed", version=2, placement=HASHED)
+class Fixed2(Grain):
+    async def number(self) -> int:
+        return 2
+
+
+@grain(name="Fixed", version=2)
+class FixedOf2(Contract):
+    async def number(self) -> int:
+        raise NotImplementedError
+
+
+OF_1 = (Port1, Worker1, Chosen1, Fixed1)
+OF_2 = (Port2, Worker2, Chosen2, Fixed2)
+
+
+class World:
+    """A cluster with silos of version 1, version 2, and of neither."""
+
+    def __init__(self, sim: Simulation, cluster: SimCluster) -> None:
+        self.sim, self.cluster = sim, cluster
+
+    def silo(self, name: str) -> Silo:
+        silo = self.cluster.silo(name)
+        assert silo is not None
+        return silo
+
+    def address(self, name: str) -> str:
+        return self.silo(name).address
+
+    async def at(self, name: str, work: Callable[[Silo], Awaitable[T]]) -> T:
+        """Run code on the host of a silo."""
+
+        async def program() -> T:
+            return await work(self.silo(name))
+
+        return await self.sim.call(self.sim.host(name), program())
+
+    async def peek(self, name: str, key: str, contract: type[CallsOf1] | None = None) -> int:
+        """Return the version of the activation that runs a call from a silo."""
+        found = await self.at(name, lambda silo: silo.grain(contract or CallsOf1, key).peek())
+        return found[0]
+
+    async def find_old(self) -> str:
+        """Activate grains until one is on version 1, and return its key."""
+        keys = [f"G{number}" for number in range(30)]
+        key = next(iter([key for key in keys if await self.peek("silo-0", key) == 1]))
+        await self.at("silo-0", lambda silo: silo.grain(CallsOf1, key).land("first"))
+        LOG.clear()
+        return key
+
+    async def flights(self, name: str, key: str) -> list[str]:
+        """Return the flights of a grain, by a call of version 1."""
+        return await self.at(name, lambda silo: silo.grain(CallsOf1, key).flights())
+
+    async def as_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run code of a client."""
+        host = self.sim.host("client")
+
+        async def program() -> T:
+            async with self.cluster.client(host) as client:
+                return await work(client)
+
+        return await self.sim.call(host, program())
+
+
+def play(
+    main: Callable[[World], Awaitable[None]],
+    *silos: int,
+    seed: int = 1,
+    options: RuntimeOptions | None = None,
+) -> list[str]:
+    """Run a test in a cluster; `silos` has the version of each silo.
+
+    0 is a silo without grains. A negative version is that of a silo that the test adds.
+
+    Returns what the grains have noted.
+    """
+    lacking = {
+        f"silo-{at}": [
+            *(OF_1 if abs(version) != 1 else ()),
+            *(OF_2 if abs(version) != 2 else ()),
+        ]
+        for at, version in enumerate(silos)
+    }
+
+    async def driver(sim: Simulation) -> None:
+        started = sum(version >= 0 for version in silos)
+        async with SimCluster(
+            sim, silos=started, grains=[*OF_1, *OF_2], lacking=lacking, options=options
+        ) as cluster:
+            await main(World(sim, cluster))
+            assert not check_one_activation(sim.history)
+
+    run(driver, seed=seed)
+    return LOG
+
+
+# -- calls of a later version
+
+
+@pytest.mark.parametrize("caller", ["silo-0", "silo-1", "silo-2"])
+def test_a_call_of_version_2_moves_an_activation_of_version_1_up(caller: str) -> None:
+    """UpgradeProxyCallNoPendingRequest."""
+
+    async def main(world: World) -> None:
+        key = await world.find_old()
+        number, at = await world.at(caller, lambda silo: silo.grain(CallsOf2, key).land("two"))
+        assert (number, at) == (2, world.address("silo-1"))
+        assert LOG == [f"{key}: version 1 ends: outgrown", f"{key}: version 2 starts"]
+        assert await world.flights("silo-2", key) == ["first", "two"]
+
+    play(main, 1, 2, 0)
+
+
+def test_a_call_of_version_2_waits_for_the_running_turns_and_the_others_follow() -> None:
+    """UpgradeProxyCallWithPendingRequest."""
+
+    async def main(world: World) -> None:
+        key = await world.find_old()
+
+        async def calls(silo: Silo) -> list[int]:
+            one, two = silo.grain(CallsOf1, key), silo.grain(CallsOf2, key)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one.land("running", 2.0))]
+                await asyncio.sleep(0.5)
+                tasks.append(group.create_task(one.land("waiting")))
+                await asyncio.sleep(0.1)
+                tasks.append(group.create_task(two.land("newer")))
+                await asyncio.sleep(0.1)
+                tasks.append(group.create_task(one.peek()))
+                tasks.append(group.create_task(one.land("later")))
+            return [task.result()[0] for task in tasks]
+
+        assert await world.at("silo-1", calls) == [1, 2, 2, 2, 2]
+        found = await world.flights("silo-1", key)
+        assert found == ["first", "running", "waiting", "newer", "later"]
+
+    play(main, 1, 2)
+
+
+def test_callers_of_both_versions_settle_on_version_2() -> None:
+    async def main(world: World) -> None:
+        async def calls(silo: Silo) -> Counter[int]:
+            found: Counter[int] = Counter()
+            for number in range(20):
+                for contract in (CallsOf1, CallsOf2):
+                    found[(await silo.grain(contract, f"P{number % 4}").peek())[0]] += 1
+            return found
+
+        await world.at("silo-0", calls)
+        LOG.clear()
+        for name in world.cluster.names:
+            assert await world.at(name, calls) == {2: 40}
+        assert not [line for line in LOG if "version" in line]
+
+    play(main, 1, 2, 1, 2, 0)
+
+
+def test_a_call_of_version_1_runs_on_both_versions_and_moves_nothing() -> None:
+    """CreateActivationWithBothVersion, DoNotUpgradeProxyCall."""
+
+    async def main(world: World) -> None:
+        async def calls(silo: Silo) -> Counter[int]:
+            found = [await silo.grain(CallsOf1, f"P{number}").peek() for number in range(40)]
+            return Counter(number for number, _ in found)
+
+        found = await world.at("silo-2", calls)
+        assert min(found[1], found[2]) > 5
+        assert await world.at("silo-1", calls) == found
+        assert not [line for line in LOG if "ends" in line]
+
+    play(main, 1, 2, 0)
+
+
+def test_a_new_activation_for_version_2_is_only_made_by_version_2() -> None:
+    async def main(world: World) -> None:
+        async def calls(silo: Silo) -> set[int]:
+            return {(await silo.grain(CallsOf2, f"P{number}").peek())[0] for number in range(20)}
+
+        for name in world.cluster.names:
+            assert await world.at(name, calls) == {2}
+        assert {line for line in LOG if "version 1" in line} == set()
+
+    play(main, 1, 1, 2, 0)
+
+
+def test_a_silo_that_hosts_version_2_calls_for_version_2_by_its_class() -> None:
+    async def main(world: World) -> None:
+        async def own(silo: Silo) -> set[int]:
+            return {(await silo.grain(Port2, f"P{number}").peek())[0] for number in range(20)}
+
+        async def contract(silo: Silo) -> set[int]:
+            return {(await silo.grain(CallsOf1, f"Q{number}").peek())[0] for number in range(40)}
+
+        assert await world.at("silo-1", own) == {2}
+        assert await world.at("silo-1", contract) == {1, 2}
+
+    play(main, 1, 2)
+
+
+def test_clients_reach_the_version_that_they_want() -> None:
+    async def main(world: World) -> None:
+        async def calls(client: Client) -> None:
+            for number in range(12):
+                key = f"P{number}"
+                await client.grain(CallsOf1, key).land("one")
+                assert (await client.grain(CallsOf2, key).land("two"))[0] == 2
+                assert await client.grain(CallsOf2, key).close() == 2
+                assert [row async for row in client.grain(CallsOf2, key).rows()] == [0, 1, 2]
+                assert await client.grain(CallsOf1, key).flights() == ["one", "two"]
+
+        await world.as_client(calls)
+
+    play(main, 1, 2, 0)
+
+
+def test_one_way_calls_reach_the_version_that_they_want() -> None:
+    async def main(world: World) -> None:
+        async def calls(runtime: Silo | Client) -> None:
+            for number in range(12):
+                await runtime.grain(CallsOf1, f"P{number}").peek()
+                await runtime.grain(CallsOf2, f"P{number}").note("x")
+            await asyncio.sleep(3.0)
+            for number in range(12):
+                found = await runtime.grain(CallsOf1, f"P{number}").flights()
+                assert found[-1] == "2:x", found
+
+        for name in world.cluster.names:
+            await world.at(name, calls)
+        await world.as_client(calls)
+
+    play(main, 1, 2, 0)
+
+
+def test_members_show_the_versions_of_their_rows() -> None:
+    async def main(world: World) -> None:
+        await world.peek("silo-0", "BOS")
+        found = {one.name: dict(one.versions) for one in world.silo("silo-0").members()}
+        assert (found["silo-0"], found["silo-1"]["Port"]) == ({}, 2)
+
+    play(main, 1, 2)
+
+
+# -- no silo with the version
+
+
+@pytest.mark.parametrize("caller", ["silo-0", "silo-1", "silo-2", "client"])
+def test_an_error_names_the_wanted_and_the_hosted_versions(caller: str) -> None:
+    async def main(world: World) -> None:
+        async def calls(runtime: Silo | Client) -> None:
+            await runtime.grain(CallsOf1, "BOS").land("one")
+            began_s = asyncio.get_running_loop().time()
+            with pytest.raises(VersionNotHosted, match=r"Port/BOS.*version 3 .*host 1, 2") as found:
+                await runtime.grain(CallsOf3, "BOS").land("three")
+            assert (found.value.wanted, found.value.hosted) == (3, (1, 2))
+            assert asyncio.get_running_loop().time() < began_s + 1.0
+            assert await runtime.grain(CallsOf1, "BOS").flights() == ["one"]
+
+        if caller == "client":
+            await world.as_client(calls)
+        else:
+            await world.at(caller, calls)
+        assert not [line for line in LOG if "ends" in line]
+
+    play(main, 1, 2, 0)
+
+
+def test_a_call_waits_for_a_silo_with_its_version_that_is_starting() -> None:
+    async def main(world: World) -> None:
+        await world.at("silo-0", lambda silo: silo.grain(CallsOf1, "BOS").land("one"))
+        world.cluster.add_silo()
+
+        async def until_joining(silo: Silo) -> None:
+            while len(silo.members()) < 2:
+                await asyncio.sleep(0.001)
+
+        await world.at("silo-0", until_joining)
+        found = await world.at("silo-0", lambda silo: silo.grain(CallsOf2, "BOS").land("two"))
+        assert found == (2, world.address("silo-1"))
+
+    play(main, 1, -2)
+
+
+# -- other kinds of activations
+
+
+def test_stateless_workers_run_only_calls_of_their_version() -> None:
+    async def main(world: World) -> None:
+        async def calls(contract: type[WorkerOf1], runtime: Silo | Client) -> set[int]:
+            return {await runtime.grain(contract, "w").number() for _ in range(20)}
+
+        for name, own in (("silo-0", {1}), ("silo-1", {2}), ("silo-2", {1, 2})):
+            assert await world.at(name, lambda silo: calls(WorkerOf1, silo)) == own
+            assert await world.at(name, lambda silo: calls(WorkerOf2, silo)) == {2}
+        assert await world.as_client(lambda client: calls(WorkerOf2, client)) == {2}
+
+    play(main, 1, 2, 0)
+
+
+@pytest.mark.parametrize("caller", ["silo-0", "silo-1", "silo-2"])
+def test_a_strategy_of_a_program_chooses_among_the_silos_of_the_version(caller: str) -> None:
+    async def main(world: World) -> None:
+        for number in range(4):
+            found = await world.at(
+                caller, partial(lambda key, silo: silo.grain(ChosenOf2, key).number(), f"C{number}")
+            )
+            assert found == 2
+        assert set(LOG) == {"2 candidates"}
+
+    play(main, 1, 2, 0, 2)
+
+
+def test_hashed_placement_is_among_the_silos_of_the_version() -> None:
+    async def main(world: World) -> None:
+        async def calls(silo: Silo) -> set[int]:
+            return {await silo.grain(FixedOf2, f"F{number}").number() for number in range(20)}
+
+        for name in world.cluster.names:
+            assert await world.at(name, calls) == {2}
+
+    play(main, 1, 2, 0)
+
+
+def test_a_stopping_silo_moves_grains_of_version_2_never_down() -> None:
+    async def main(world: World) -> None:
+        found = await world.at("silo-0", lambda silo: silo.grain(CallsOf2, "BOS").land("two"))
+        assert found == (2, world.address("silo-1"))
+        LOG.clear()
+        await world.cluster.remove_silo("silo-1")
+        assert LOG == ["BOS: version 2 ends: silo_stops"]
+        flights = await world.at("silo-0", lambda silo: silo.grain(CallsOf1, "BOS").flights())
+        assert flights == []  # a new activation: nothing came along
+
+    play(main, 1, 2)
+
+
+def test_a_stopping_silo_moves_grains_of_version_1_up() -> None:
+    async def main(world: World) -> None:
+        key = await world.find_old()
+        await world.cluster.remove_silo("silo-0")
+        assert await world.flights("silo-1", key) == ["first"]
+        assert await world.peek("silo-1", key) == 2
+
+    play(main, 1, 2)
+
+
+def test_a_cycle_through_a_later_version_raises_an_error() -> None:
+    async def main(world: World) -> None:
+        key = await world.find_old()
+        with pytest.raises(CallCycle):
+            await world.at("silo-0", lambda silo: silo.grain(CallsOf1, key).relay("other"))
+
+    play(main, 1, 2)
+
+
+def test_timers_of_a_grain_that_moved_up_run_on() -> None:
+    async def main(world: World) -> None:
+        key = await world.find_old()
+        await asyncio.sleep(3.0)
+        assert await world.peek("silo-0", key, CallsOf2) == 2
+        await asyncio.sleep(3.0)
+        activation = world.silo("silo-1").assembly.catalog.find("Port", key)
+        assert activation is not None and activation.grain.ticks >= 2
+
+    play(main, 1, 2)
+
+
+# -- faults on the way
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_calls_survive_the_replacement_of_all_silos(seed: int) -> None:
+    """A rolling upgrade under load: no call fails, no call of version 2 runs on version 1."""
+
+    async def main(world: World) -> None:
+        cluster, is_over = world.cluster, False
+        counts: Counter[int] = Counter()
+
+        async def load(contract: type[CallsOf1], lowest: int) -> None:
+            host = world.sim.host(f"client of {lowest}")
+
+            async def program() -> None:
+                async with cluster.client(host) as client:
+                    while not is_over:
+                        for number in range(5):
+                            found, _ = await client.grain(contract, f"P{number}").peek()
+                            assert found >= lowest
+                            counts[lowest] += 1
+                        await asyncio.sleep(0.05)
+
+            await world.sim.call(host, program())
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load(CallsOf1, 1))
+            await asyncio.sleep(1.0)
+            for at, old in enumerate(list(cluster.names)):
+                cluster.add_silo()
+                await cluster.until_active()
+                if at == 0:
+                    group.create_task(load(CallsOf2, 2))
+                await asyncio.sleep(1.0)
+                await cluster.remove_silo(old)
+            await asyncio.sleep(1.0)
+            is_over = True
+        assert counts[1] > 100 and counts[2] > 100
+        for number in range(5):
+            assert await world.peek(cluster.names[0], f"P{number}") == 2
+
+    play(main, 1, 1, 1, -2, -2, -2, seed=seed)
