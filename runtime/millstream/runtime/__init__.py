@@ -71,7 +71,7 @@ from .definition.placement import (
 )
 from .definition.reference import is_reference, with_options
 from .definition.reminders import Occurrence, Reminder, Reminders, reminder
-from .definition.state import State, StateField, state
+from .definition.state import State, StateField, state, upgrade
 from .definition.storage import Etag, MemoryStateStore, Row, StateStore
 from .definition.timers import Timer, timer
 from .env import Env
@@ -106,6 +106,7 @@ from .errors import (
     ResultsAborted,
     SiloUnavailable,
     StaleMapper,
+    StateTooNew,
     StorageError,
     StorageUnavailable,
     StreamError,
@@ -225,6 +226,7 @@ __all__ = [
     "State",
     "StateField",
     "StateStore",
+    "StateTooNew",
     "StatelessWorker",
     "Status",
     "StopReason",
@@ -253,6 +255,7 @@ __all__ = [
     "stateless_worker",
     "timeout",
     "timer",
+    "upgrade",
     "with_options",
 ]
 

@@ -25,6 +25,7 @@
     ├── StorageError
     │   ├── Conflict                     read again, then decide
     │   ├── Corrupt                      restore the row that is named: a retry does not help
+    │   ├── StateTooNew                  not executed: start silos with the version that stored it
     │   └── StorageUnavailable           retry later
     └── StreamError                      `accepted_events`: the first so many were published
         ├── EnqueueFailed                raised by adapters: only a prefix is stored
@@ -76,6 +77,7 @@ __all__ = [
     "ResultsAborted",
     "SiloUnavailable",
     "StaleMapper",
+    "StateTooNew",
     "StorageError",
     "StorageUnavailable",
     "StreamError",
@@ -342,6 +344,26 @@ class Corrupt(StorageError):
     The text names the row, the contradiction, and the action for an operator. Stop, and restore the
     row or its file. A retry does not help.
     """
+
+
+class StateTooNew(StorageError):
+    """A later version of the grain type has stored the state, so the call did not run.
+
+    No active silo hosts that version. The row is unchanged. Start silos with the version or a later
+    one. While silos are being replaced, repeat the call.
+
+    Attributes:
+        stored: The version that has stored the state.
+        hosted: The version that the silo of the call hosts.
+    """
+
+    stored: int = 0
+    hosted: int = 0
+
+    def __init__(self, what: str = "", *, stored: int = 0, hosted: int = 0) -> None:
+        self.stored = stored
+        self.hosted = hosted
+        super().__init__(what)
 
 
 class StorageUnavailable(StorageError):

@@ -413,7 +413,7 @@ def test_a_package_may_lack_the_value_and_have_an_extension_that_the_silo_does_n
     pack = sys.modules["millstream.runtime.turns.catalog"].pack
 
     def other(activation: Any) -> bytes:
-        states, _, extensions = msgspec.msgpack.decode(pack(activation))
+        states, _, extensions, *_ = msgspec.msgpack.decode(pack(activation))
         return msgspec.msgpack.encode([states, None, {**extensions, "unknown": b"content"}])
 
     async def main(world: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -24,12 +25,15 @@ from millstream.runtime import (
     PlacementRequest,
     RuntimeOptions,
     Silo,
+    StateTooNew,
     VersionNotHosted,
     always_interleave,
     grain,
     one_way,
+    state,
     stateless_worker,
     timer,
+    upgrade,
 )
 from millstream.runtime.testing import SimCluster, Simulation, check_one_activation, run
 
@@ -216,8 +220,108 @@ class FixedOf2(Contract):
         raise NotImplementedError
 
 
-OF_1 = (Port1, Worker1, Chosen1, Fixed1)
-OF_2 = (Port2, Worker2, Chosen2, Fixed2)
+@dataclass
+class Log1:
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Log2:
+    entries: dict[str, int] = field(default_factory=dict)
+
+
+@grain(name="Book")
+class Book1(Grain):
+    log = state(Log1)
+
+    def __init__(self) -> None:
+        LOG.append("version 1 runs")
+        self.log.value.lines.append("lost")
+
+    async def add(self, line: str) -> int:
+        self.log.value.lines.append(line)
+        await self.log.write()
+        return 1
+
+    async def add_unwritten(self, line: str) -> int:
+        self.log.value.lines.append(line)
+        return 1
+
+    async def lines(self) -> list[str]:
+        return self.log.value.lines
+
+    async def end(self) -> None:
+        self.context.deactivate_when_idle()
+
+    async def ask(self, key: str) -> list[str]:
+        return await self.grain(Book1, key).lines()
+
+
+@grain(name="Book", version=2)
+class Book2(Grain):
+    log = state(Log2)
+    colour = state(str)
+
+    @staticmethod
+    @upgrade(log, from_version=1)
+    def _log_of_1(old: Log1) -> Log2:
+        return Log2({line: len(line) for line in old.lines})
+
+    async def add(self, line: str) -> int:
+        self.log.value.entries[line] = len(line)
+        await self.log.write()
+        return 2
+
+    async def add_unwritten(self, line: str) -> int:
+        self.log.value.entries[line] = len(line)
+        return 2
+
+    async def lines(self) -> list[str]:
+        return list(self.log.value.entries)
+
+    async def end(self) -> None:
+        self.context.deactivate_when_idle()
+
+    async def ask(self, key: str) -> list[str]:
+        return await self.grain(Book1, key).lines()
+
+    async def paint(self, colour: str) -> None:
+        self.colour.value = colour
+        await self.colour.write()
+
+    async def painted(self) -> str:
+        return self.colour.value
+
+
+@grain(name="Book")
+class BookOf1(Contract):
+    async def add(self, line: str) -> int:
+        raise NotImplementedError
+
+    async def add_unwritten(self, line: str) -> int:
+        raise NotImplementedError
+
+    async def lines(self) -> list[str]:
+        raise NotImplementedError
+
+    async def end(self) -> None:
+        raise NotImplementedError
+
+    async def ask(self, key: str) -> list[str]:
+        raise NotImplementedError
+
+
+@grain(name="Book", version=2)
+class BookOf2(BookOf1):
+    async def paint(self, colour: str) -> None:
+        raise NotImplementedError
+
+    async def painted(self) -> str:
+        raise NotImplementedError
+
+
+OF_1 = (Port1, Worker1, Chosen1, Fixed1, Book1)
+OF_2 = (Port2, Worker2, Chosen2, Fixed2, Book2)
 
 
 class World:
@@ -486,6 +590,121 @@ def test_a_call_waits_for_a_silo_with_its_version_that_is_starting() -> None:
         assert found == (2, world.address("silo-1"))
 
     play(main, 1, -2)
+
+
+# -- stored states
+
+
+async def end_all(silo: Silo) -> None:
+    """Deactivate the books of the keys `B0` to `B9`."""
+    for number in range(10):
+        await silo.grain(BookOf1, f"B{number}").end()
+    await asyncio.sleep(1.0)
+
+
+def test_a_state_of_version_1_is_read_by_version_2_and_then_only_by_version_2() -> None:
+    async def main(world: World) -> None:
+        async def begin(silo: Silo) -> None:
+            for number in range(10):
+                await silo.grain(BookOf1, f"B{number}").add("one")
+            await end_all(silo)
+            for number in range(10):
+                assert await silo.grain(BookOf2, f"B{number}").lines() == ["one"]
+            await end_all(silo)
+            for number in range(10):  # version 2 has written nothing, so version 1 reads it
+                assert await silo.grain(BookOf1, f"B{number}").lines() == ["one"]
+            await end_all(silo)
+            for number in range(10):
+                assert await silo.grain(BookOf2, f"B{number}").add("two") == 2
+            await end_all(silo)
+            LOG.clear()
+            for number in range(10):
+                assert await silo.grain(BookOf1, f"B{number}").lines() == ["one", "two"]
+                assert await silo.grain(BookOf1, f"B{number}").add("three") == 2
+
+        for name in ("silo-0", "silo-2", "silo-1"):
+            await world.at(name, begin) if name == "silo-0" else None
+            found = await world.at(name, lambda silo: silo.grain(BookOf1, "B3").lines())
+            assert found == ["one", "two", "three"]
+        assert LOG == [], "version 1 runs no code for a state of version 2"
+
+    play(main, 1, 2, 0)
+
+
+def test_clients_and_one_way_callers_reach_a_state_of_version_2() -> None:
+    async def main(world: World) -> None:
+        async def calls(client: Client) -> None:
+            for number in range(10):
+                await client.grain(BookOf2, f"B{number}").add("two")
+                await client.grain(BookOf1, f"B{number}").end()
+            await asyncio.sleep(1.0)
+            for number in range(10):
+                assert await client.grain(BookOf1, f"B{number}").lines() == ["two"]
+
+        await world.as_client(calls)
+
+    play(main, 1, 2, 1)
+
+
+def test_after_a_whole_roll_back_callers_get_an_error_and_nothing_is_lost() -> None:
+    async def main(world: World) -> None:
+        cluster = world.cluster
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf2, "B").add("two")) == 2
+        row = cluster.stores["default"].get("Book/B/log")
+        await cluster.remove_silo("silo-1")
+        LOG.clear()
+
+        async def calls(runtime: Silo | Client) -> None:
+            for _ in range(2):
+                with pytest.raises(StateTooNew, match="version 2 .* version 1: start") as found:
+                    await runtime.grain(BookOf1, "B").add("lost")
+                assert (found.value.stored, found.value.hosted) == (2, 1)
+            assert await runtime.grain(BookOf1, "other").add("one") == 1
+
+        await world.at("silo-0", calls)
+        await world.as_client(calls)
+        assert row is not None and cluster.stores["default"].get("Book/B/log") == row
+        cluster.add_silo()
+        await cluster.until_active()
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf1, "B").lines()) == ["two"]
+
+    play(main, 1, 2, -2)
+
+
+def test_an_error_of_another_grain_about_its_state_moves_no_caller() -> None:
+    async def main(world: World) -> None:
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf2, "B").add("two")) == 2
+        await world.cluster.remove_silo("silo-1")
+        with pytest.raises(StateTooNew):
+            await world.at("silo-0", lambda silo: silo.grain(BookOf1, "asker").ask("B"))
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf1, "asker").add("x")) == 1
+
+    play(main, 1, 2)
+
+
+def test_a_state_moves_up_with_its_unwritten_changes_and_new_states_are_read() -> None:
+    async def main(world: World) -> None:
+        async def paint(silo: Silo) -> None:
+            for number in range(10):
+                await silo.grain(BookOf2, f"B{number}").paint("red")
+            await end_all(silo)
+
+        async def calls(silo: Silo) -> int:
+            olds = 0
+            for number in range(10):
+                old, new = silo.grain(BookOf1, f"B{number}"), silo.grain(BookOf2, f"B{number}")
+                olds += await old.add("one") == 1
+                await old.add_unwritten("in memory")
+                assert await new.lines() == ["one", "in memory"]
+                assert await new.painted() == "red"
+                assert await new.add("two") == 2
+                assert await old.lines() == ["one", "in memory", "two"]
+            return olds
+
+        await world.at("silo-0", paint)
+        assert await world.at("silo-1", calls) > 2  # of ten placements at random
+
+    play(main, 1, 2)
 
 
 # -- other kinds of activations

@@ -18,6 +18,7 @@ from millstream.runtime import (
     PlacementRequest,
     Runtime,
     State,
+    StateTooNew,
     VersionNotHosted,
     always_interleave,
     grain,
@@ -30,6 +31,7 @@ from millstream.runtime import (
     stateless_worker,
     timeout,
     timer,
+    upgrade,
     with_options,
 )
 
@@ -174,6 +176,32 @@ class VersionAsText(Grain): ...
 class VersionAsNone(Grain): ...
 
 
+@grain(version=2)
+class Steps(Grain):
+    count = state(int)
+
+    @staticmethod
+    @upgrade(count)  # E
+    def without_version(old: str) -> int:
+        return int(old)
+
+    @staticmethod
+    @upgrade("count", from_version=1)  # E
+    def by_name(old: str) -> int:
+        return int(old)
+
+    @staticmethod
+    @upgrade(count, from_version="1")  # E
+    def by_text(old: str) -> int:
+        return int(old)
+
+    @staticmethod
+    @upgrade(count, from_version=1)  # E
+    def of_two(old: str, base: int) -> int:
+        return int(old, base)
+
+
+StateTooNew("too new", stored="2")  # E
 VersionNotHosted("no such version", wanted="2")  # E
 VersionNotHosted("no such version", 2)  # E
 

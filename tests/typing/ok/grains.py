@@ -46,6 +46,7 @@ from millstream.runtime import (
     State,
     StateField,
     StatelessWorker,
+    StateTooNew,
     Timer,
     VersionNotHosted,
     always_interleave,
@@ -61,6 +62,7 @@ from millstream.runtime import (
     stateless_worker,
     timeout,
     timer,
+    upgrade,
     with_options,
 )
 from millstream.runtime.testing import UnitHome, grain_of, home_of, writes_of
@@ -247,6 +249,40 @@ class SecondRunway(Grain): ...
 
 @grain(name="Runway", version=2)
 class SecondRunwayCalls(Contract): ...
+
+
+@dataclass
+class OldWind:
+    knots: int = 0
+
+
+@dataclass
+class Wind:
+    speed: float = 0.0
+
+
+@grain(name="Sock", version=3)
+class Sock(Grain):
+    wind = state(Wind)
+    notes: State[list[str]] = state(default=list)
+
+    @staticmethod
+    @upgrade(wind, from_version=1)
+    def wind_of_1(old: OldWind) -> Wind:
+        return Wind(float(old.knots))
+
+    @upgrade(notes, from_version=2)
+    @staticmethod
+    def notes_of_2(old: str) -> list[str]:
+        return [old]
+
+
+assert_type(Sock.wind_of_1(OldWind(3)), Wind)
+
+
+def tell(error: StateTooNew) -> int:
+    assert_type(error.stored, int)
+    return error.hosted + StateTooNew("too new", stored=2, hosted=1).stored
 
 
 def compare(error: VersionNotHosted) -> bool:

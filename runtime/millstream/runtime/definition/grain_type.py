@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -33,6 +33,7 @@ from .names import OBSERVER_SIGN, check_kind
 from .placement import StatelessWorker
 from .state import StateField
 from .streamed_method import StreamedMethod
+from .upgrades import StateUpgrades, chain_of, check_steps
 from .versions import FIRST_VERSION
 
 __all__ = ["GrainType", "define"]
@@ -54,6 +55,7 @@ class GrainType:
         marks: The marks of each marked method.
         local_names: The other names of the class, with the reason why they cannot be called.
         states: The states by attribute.
+        upgrades: The upgrades of each state, once the type is resolved.
         move_hooks: Its `on_dehydrate` and `on_rehydrate`, or None.
     """
 
@@ -64,7 +66,9 @@ class GrainType:
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}
         self.states: dict[str, StateField[Any]] = {}
+        self.upgrades: dict[str, StateUpgrades] = {}
         self.move_hooks: MoveHooks | None = None
+        self.localns: Mapping[str, Any] = {}  # of the function that defines the class
         self.stub_code: dict[str, Any] = {}  # compiled by `stubs`, by source text
 
     @property
@@ -125,8 +129,23 @@ class GrainType:
                 "object is in one client and has no versions: remove `version`"
             )
         self.check_placement()
+        check_steps(self.cls, self.version, self.states, self.marks)
         for spec in self.specs.values():
             spec.version = self.version
+        with suppress(NameError):  # a name is defined later in the module: see `resolve`
+            self._resolve_upgrades()
+
+    def _resolve_upgrades(self) -> None:
+        """Build the upgrades of the states. Raises DefinitionError, NameError."""
+        for name, steps in check_steps(self.cls, self.version, self.states, self.marks).items():
+            field = self.states[name]
+            if steps:
+                field.resolve(f"{field.source}: {self.cls.__name__}.{name}")
+                self.upgrades[name] = chain_of(
+                    self.cls, self.version, name, field.codec, steps, self.localns
+                )
+            else:
+                self.upgrades[name] = StateUpgrades(self.version)
 
     def spec_of(self, wire_name: str) -> MethodSpec | None:
         """Return the method of a name, or None."""
@@ -158,6 +177,8 @@ class GrainType:
         for name, field in self.states.items():
             with _names_known(f"{field.source}: {cls.__name__}.{name}"):
                 field.resolve(f"{field.source}: {cls.__name__}.{name}")
+        with _names_known(f"{self.source}: the upgrades of states"):
+            self._resolve_upgrades()
 
 
 @contextmanager
@@ -175,6 +196,7 @@ def define(cls: type[Any], frame: FrameType) -> None:
     """Check a Contract subclass and give it its `GrainType`. Raises DefinitionError."""
     grain_type = GrainType(cls, f"{frame.f_code.co_filename}:{frame.f_lineno}")
     localns = {**frame.f_locals, cls.__name__: cls} if frame.f_code.co_flags & 0x2 else {}
+    grain_type.localns = localns
     for name in dir(cls):
         if not (name.startswith("__") or name in HOOKS or name in OWN_NAMES or name in MOVE_HOOKS):
             _define_name(grain_type, cls, name, localns)

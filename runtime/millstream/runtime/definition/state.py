@@ -37,27 +37,32 @@ from millstream.runtime.codec.types import show_hint
 from millstream.runtime.errors import ConfigError, Conflict, DefinitionError, StorageError
 from millstream.runtime.text import show_text
 
+from .markers import add_mark
 from .names import check_name
 from .parcels import ParcelRow, Parcels, WriteRequest
 from .storage import Etag, StateStore
+from .upgrades import NO_UPGRADES, StateUpgrades, UpgradeMark, check_from_version
+from .versions import FIRST_VERSION
 
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Cursor", "MovedState", "State", "StateField", "StateOwner", "state"]
+__all__ = ["Cursor", "MovedState", "State", "StateField", "StateOwner", "state", "upgrade"]
 
 log = logging.getLogger("millstream.state")
 
 S = TypeVar("S")
 T = TypeVar("T")
+UF = TypeVar("UF", bound=Callable[[Any], Any])
 Cursor = tuple[int, int, int]
 
 
 class StoredState(msgspec.Struct, array_like=True):
     """The row: the encoded value (nil after `clear`), stream positions by subscription and queue,
-    and unsent parcels (`ParcelRow`).
+    unsent parcels (`ParcelRow`), and the version of the grain type that has stored the value.
 
-    Older rows have one position for each subscription, of an unnamed queue: "".
+    Rows of version 1 have no version. Older rows have one position for each subscription, of an
+    unnamed queue: "".
     """
 
     data: msgspec.Raw
@@ -65,6 +70,7 @@ class StoredState(msgspec.Struct, array_like=True):
     origin: str = ""
     first: int = 1
     parcels: Sequence[bytes] = ()
+    version: int = FIRST_VERSION
 
     def positions(self) -> dict[str, dict[str, Cursor]]:
         """Return the stream positions, from either form."""
@@ -81,11 +87,13 @@ class MovedState(msgspec.Struct, array_like=True, frozen=True):
         row: The stored row; None if there is none.
         etag: The etag of the row.
         value: The encoded value, if it differs from that of the row.
+        version: The version of the grain type that has encoded `value`.
     """
 
     row: bytes | None
     etag: Etag | None
     value: bytes | None
+    version: int = FIRST_VERSION
 
 
 ERROR_CHARS_MAX = 1000  # characters of an error in the log
@@ -138,7 +146,13 @@ class State(Generic[S]):
     """
 
     def __init__(
-        self, field: StateField[S], owner: StateOwner, store: StateStore, key: str, runtime: object
+        self,
+        field: StateField[S],
+        owner: StateOwner,
+        store: StateStore,
+        key: str,
+        runtime: object,
+        upgrades: StateUpgrades = NO_UPGRADES,
     ) -> None:
         self._field = field
         self._owner = owner
@@ -146,7 +160,9 @@ class State(Generic[S]):
         self._key = key
         self._runtime = runtime
         self._etag: Etag | None = None
+        self._upgrades = upgrades
         self._stored: bytes = NIL
+        self._stored_by = upgrades.version  # the version that has stored it
         self._seen: bytes = NIL  # the encoded value when it last equalled the store
         self._lock = asyncio.Lock()
         self._joinable: WaitingWrite | None = None  # the last requested write, until it begins
@@ -175,13 +191,14 @@ class State(Generic[S]):
         """Load the stored value, or the default if none is stored.
 
         Raises:
-            StorageError: The row cannot be read as this state.
+            StateTooNew: A later version of the grain type has stored the value.
+            StorageError: The row cannot be read as this state, or an upgrade failed.
             StorageUnavailable: The store did not answer.
         """
         row = await self._store.read(self._key)
         try:
             data, etag = (None, None) if row is None else (row.data, row.etag)
-            self.rehydrate(MovedState(data, etag, None))
+            self.rehydrate(MovedState(data, etag, None, self._upgrades.version))
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
                 f"state `{self._field.attribute}`: row {show_text(repr(self._key))} of store "
@@ -200,23 +217,32 @@ class State(Generic[S]):
             raise ValueError(f"{show_text(self._key)}: a write is under way")
         data, row = self._encode(), None
         if self._etag is not None:
-            row = make_row(self._stored, self.cursors, self.parcels.row(self.parcels.stored))
-        return MovedState(row, self._etag, None if data == self._seen else data)
+            parcels = self.parcels.row(self.parcels.stored)
+            row = make_row(self._stored, self.cursors, parcels, self._stored_by)
+        value = None if data == self._seen else data
+        return MovedState(row, self._etag, value, self._upgrades.version)
 
     def rehydrate(self, moved: MovedState) -> None:
         """Continue with a state of another silo, without the store.
 
         Raises:
+            StateTooNew: A later version of the grain type has stored the value.
+            StorageError: An upgrade failed.
             TypeError: The row or the value is not of this type.
             ValueError: As TypeError.
         """
         stored = StoredState(msgspec.Raw(NIL)) if moved.row is None else _decode_row(moved.row)
+        data = bytes(stored.data)
+        self._upgrades.check(self._key, FIRST_VERSION if data == NIL else stored.version)
+        self._upgrades.check(self._key, moved.version)
         self._etag = moved.etag
-        self._stored, self.cursors = bytes(stored.data), stored.positions()
+        self._stored, self._stored_by, self.cursors = data, stored.version, stored.positions()
         self.parcels.load(ParcelRow(stored.origin, stored.first, stored.parcels))
         self.restore()
         if moved.value is not None:
-            self.value = self._field.codec.decode(moved.value, self._runtime)
+            self.value = self._upgrades.upgrade(
+                self._key, moved.value, moved.version, self._field.codec, self._runtime
+            )
 
     def restore(self) -> None:
         """Decode the value again from the row that was last read or written."""
@@ -225,8 +251,11 @@ class State(Generic[S]):
             self.value = self._field.default()
             self._seen = self._field.codec.encode(self.value)
         else:
-            self.value = self._field.codec.decode(self._stored, self._runtime)
+            codec, by = self._field.codec, self._stored_by
+            self.value = self._upgrades.upgrade(self._key, self._stored, by, codec, self._runtime)
             self._seen = self._stored
+            if not self._upgrades.is_present(by):
+                self._seen = codec.encode(self.value)
 
     async def write(self) -> None:
         """Store the value as it is now.
@@ -341,7 +370,9 @@ class State(Generic[S]):
         `write`.
         """
         if not self.parcels.is_trimmed:
-            write = lambda: self._store_row(self._stored, self._seen, {}, self.parcels.stored)  # noqa: E731
+            write = lambda: self._store_row(  # noqa: E731
+                self._stored, self._seen, {}, self.parcels.stored, self._stored_by
+            )
             await asyncio.shield(self._begin(write))
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
@@ -407,19 +438,28 @@ class State(Generic[S]):
                     self.parcels.on_ended(asked)
 
     async def _store_row(
-        self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]], parcels_upto: int
+        self,
+        data: bytes,
+        seen: bytes,
+        new: Mapping[str, Mapping[str, Cursor]],
+        parcels_upto: int,
+        version: int = 0,
     ) -> None:
         """Write the row: an encoded value, new positions of streams over the known ones, and
         parcels.
+
+        `version` is the one that has encoded the value; 0 stands for that of the class.
         """
+        version = version or self._upgrades.version
         self._owner.check_running()
         cursors = merge_positions(self.cursors, new)
         for ended in self._over:
             cursors.pop(ended, None)
         parcels = self.parcels.row(parcels_upto)
-        row = make_row(data, cursors, parcels)
+        row = make_row(data, cursors, parcels, version)
         self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
         self._stored, self._seen, self.cursors = data, seen, cursors
+        self._stored_by = version
         self.parcels.wrote(parcels)
 
 
@@ -431,9 +471,13 @@ def note_failed(key: str, write: asyncio.Task[None]) -> None:
         log.info("state %s was not written: %s: %s", show_text(key), type(error).__name__, text)
 
 
-def make_row(data: bytes, cursors: Mapping[str, Mapping[str, Cursor]], parcels: ParcelRow) -> bytes:
-    """Return the encoded row of a state."""
+def make_row(
+    data: bytes, cursors: Mapping[str, Mapping[str, Cursor]], parcels: ParcelRow, version: int
+) -> bytes:
+    """Return the encoded row of a state. That of version 1 is as it was before versions."""
     fields = (msgspec.Raw(data), cursors, *parcels)
+    if version > FIRST_VERSION:
+        return _encode_row((*fields, version))
     return _encode_row(fields if parcels.origin else fields[:2])
 
 
@@ -619,3 +663,50 @@ def state(
     if write not in ("asked", "turn"):
         raise DefinitionError(f'{source}: state(write={write!r}): pass "asked" or "turn"')
     return StateField(kind, first, name, store, write, source)
+
+
+def upgrade(state: StateField[S] | State[S], /, *, from_version: int) -> Callable[[UF], UF]:
+    """Mark a function that takes the value of a state as an earlier version of the class stored it.
+
+    The function returns the value as the next version has it. Several steps form a chain, whose
+    last result is the present type. The function gets the values of `from_version`, and of the
+    versions after the step before it. So a version without changes of the state needs no step.
+
+    ```python
+    @grain(version=2)
+    class Airport(Grain):
+        tally = state(Tally)
+
+        @staticmethod
+        @upgrade(tally, from_version=1)
+        def tally_of_1(old: OldTally) -> Tally:
+            return Tally(landed=old.count)
+    ```
+
+    The function runs before the activation, when the row is read. The row keeps its form until the
+    next write, so the earlier version can read the row until then. If the function fails, the
+    caller gets StorageError, and the row is unchanged.
+
+    Args:
+        state: The state, as the body of the class names it.
+        from_version: The version of the class that stored such values, from 1 to 65,534.
+
+    Raises:
+        DefinitionError: An argument is wrong. Or, when the class is defined or hosted, the function
+            is no static method of one annotated value, `from_version` is there twice or is not
+            below the version of the class, or the types of the steps do not fit each other.
+    """
+    frame = sys._getframe(1)
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}: @upgrade"
+    if not isinstance(state, StateField):
+        raise DefinitionError(
+            f"{where}({show_text(repr(state))}): pass a state of the class, such as "
+            "`@upgrade(tally, from_version=1)`"
+        )
+    check_from_version(where, from_version)
+
+    def mark(fn: UF) -> UF:
+        add_mark(fn, UpgradeMark(state, from_version))
+        return fn
+
+    return mark

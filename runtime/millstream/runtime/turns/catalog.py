@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +42,7 @@ from millstream.runtime.errors import (
     NotInCluster,
     Rejected,
     SiloUnavailable,
+    StateTooNew,
 )
 from millstream.runtime.tasks import Tasks
 
@@ -248,20 +249,20 @@ class Catalog:
         activation.is_gated = False
         self._timers.start_marked(activation)
 
-    def _construct(self, activation: Activation) -> Any:
+    def _make_states(self, activation: Activation) -> dict[str, State[Any]]:
         kind = activation.kind
         assert kind.hosted is not None
-        states = {
+        return {
             name: State(
                 field,
                 activation,
                 self._store(field.store),
                 row_key(kind.name, activation.key, field.name),
                 kind.runtime,
+                kind.hosted.upgrades[name],
             )
             for name, field in kind.hosted.states.items()
         }
-        return construct(kind.hosted.cls, activation, states)
 
     async def _start(self, activation: Activation, arrival: Arrival | None = None) -> None:
         try:
@@ -272,9 +273,8 @@ class Catalog:
                 self._retire(activation, winner)
                 return
             if arrival is None and activation.ensure_mailbox().wanted_version:
-                await self.registrar.unregister(activation)
-                self._retire(activation, find_newer(self.mover, activation))
-                return  # a later version of the type starts there
+                await self._give_way(activation)
+                return
             activation.go_on(ActivationState.ACTIVATING)
             if self.on_started is not None:
                 self.on_started(activation)
@@ -301,12 +301,23 @@ class Catalog:
         self, activation: Activation, package: bytes | None, request: Request
     ) -> None:
         """Read the states and call the hook: all steps of a start that may take time."""
-        activation.grain = self._construct(activation)
+        hosted, states = activation.kind.hosted, self._make_states(activation)
+        assert hosted is not None
         request.spec.label = "reading its states"
-        is_moved = package is not None and self._rehydrate(activation, package)
+        if package is None:
+            for state in states.values():
+                await read_state(activation, state)  # before the class runs any code
+            activation.grain = construct(hosted.cls, activation, states)
+            if hosted.cls.__init__ is not object.__init__:
+                for state in states.values():
+                    state.restore()  # what `__init__` changed
+        else:
+            activation.grain = construct(hosted.cls, activation, states)
+            known = self._rehydrate(activation, package)
+            for name, state in states_of(activation.grain).items():
+                if name not in known:
+                    await read_state(activation, state)
         for state in states_of(activation.grain).values():
-            if not is_moved:
-                await state.read()
             if state.parcels.has_unsent and self.on_parcels is not None:
                 self.on_parcels(state)
         request.spec.label = request.spec.name
@@ -316,17 +327,19 @@ class Catalog:
             request.spec.label = "storing its reminders"
             await self._turns.extension_of(activation, REMINDERS).reminders.arm_marked()
 
-    def _rehydrate(self, activation: Activation, package: bytes) -> bool:
-        """Open the package of a moved activation. Returns False if the grain must start anew."""
+    def _rehydrate(self, activation: Activation, package: bytes) -> Collection[str]:
+        """Open the package of a moved activation. Returns the states that came along; none if the
+        grain must start anew."""
         try:
-            open_package(activation, self._turns, package)
+            return open_package(activation, self._turns, package)
         except Exception:
             text = "%s cannot continue where it was in another silo; it starts from its store"
             log.exception(text, activation)
             activation.ensure_mailbox().extensions.clear()
-            activation.grain = self._construct(activation)
-            return False
-        return True
+            hosted, states = activation.kind.hosted, self._make_states(activation)
+            assert hosted is not None
+            activation.grain = construct(hosted.cls, activation, states)
+            return ()
 
     async def _run_hook(
         self,
@@ -366,6 +379,11 @@ class Catalog:
         self._tasks.start(go_on(self._turns.make_timeout_error(request)))
 
     async def _fail(self, activation: Activation, error: Exception) -> None:
+        if isinstance(error, StateTooNew) and find_newer(self.mover, activation):
+            if self.on_ended is not None:
+                self.on_ended(activation)
+            await self._give_way(activation)
+            return
         log.warning("%s could not start: %s: %s", activation, type(error).__name__, error)
         if activation.state is ActivationState.ACTIVATING and self.on_ended is not None:
             self.on_ended(activation)
@@ -377,6 +395,12 @@ class Catalog:
         if winner:
             self._learned(activation.kind.name, activation.key, winner)
         self._turn_all_away(activation, winner)
+
+    async def _give_way(self, activation: Activation) -> None:
+        """Leave a grain to a silo with a later version of its type. No user code has run."""
+        await self.registrar.unregister(activation)
+        if not activation.is_gone:
+            self._retire(activation, find_newer(self.mover, activation))
 
     def _turn_all_away(self, activation: Activation, gone: str | Exception) -> None:
         self._drop(activation)
@@ -607,6 +631,16 @@ async def register(
         if not arrival.registered.done():
             arrival.registered.set_result(winner is None)
     return winner
+
+
+async def read_state(activation: Activation, state: State[Any]) -> None:
+    """Read a state. If a later version has stored it, the activation wants that version."""
+    try:
+        await state.read()
+    except StateTooNew as error:
+        box = activation.ensure_mailbox()
+        box.wanted_version = max(box.wanted_version, error.stored)
+        raise
 
 
 def find_newer(mover: Mover, activation: Activation) -> str:

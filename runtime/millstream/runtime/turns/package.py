@@ -7,18 +7,22 @@ Invariants:
 
 - A package has all states of the grain, with their etags and positions of streams, or it is not
   made. The new activation therefore reads nothing from the store.
+- A package goes only to a version of its grain type that is not earlier. A later one upgrades the
+  states, and reads those that the earlier one did not have.
 - A package that cannot be opened changes nothing that remains: the grain is made again, and starts
   from its store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from millstream.runtime.definition.grain import states_of
 from millstream.runtime.definition.state import MovedState
+from millstream.runtime.definition.versions import FIRST_VERSION
 
 from .activation import Activation
 from .run import Turns
@@ -33,11 +37,13 @@ class Package(msgspec.Struct, array_like=True, frozen=True):
         states: The states of the grain, by attribute.
         value: The encoded value of `on_dehydrate`; None if the class has no such hook.
         extensions: The encoded content of extensions, by name.
+        version: The version of the grain type that made the package.
     """
 
     states: dict[str, MovedState]
     value: bytes | None
     extensions: dict[str, bytes]
+    version: int = FIRST_VERSION
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -54,22 +60,29 @@ def pack(activation: Activation) -> bytes:
         if hasattr(extension, "dehydrate"):
             extensions[name] = extension.dehydrate()
     value = None if hosted.move_hooks is None else hosted.move_hooks.dehydrate(grain)
-    return encode(Package(states, value, extensions))
+    return encode(Package(states, value, extensions, hosted.version))
 
 
-def open_package(activation: Activation, turns: Turns, data: bytes) -> None:
-    """Give the content of a package to a new grain. Raises any error of its hooks."""
+def open_package(activation: Activation, turns: Turns, data: bytes) -> Collection[str]:
+    """Give the content of a package to a new grain. Returns the states that came along.
+
+    Raises any error of its hooks.
+    """
     hosted, grain = activation.kind.hosted, activation.grain
     assert hosted is not None
     package = decode(data)
     states = states_of(grain)
-    if states.keys() != package.states.keys():
+    if package.version > hosted.version:
+        raise ValueError(f"it is of version {package.version}, and the class of {hosted.version}")
+    if package.version == hosted.version and states.keys() != package.states.keys():
         raise ValueError(f"it has the states {[*package.states]}, and the class {[*states]}")
-    for name, state in states.items():
-        state.rehydrate(package.states[name])
+    known = states.keys() & package.states.keys()
+    for name in sorted(known):
+        states[name].rehydrate(package.states[name])
     for name, content in package.extensions.items():
         if name in turns.extensions:
             extension: Any = turns.extension_of(activation, name)
             extension.rehydrate(content)
     if package.value is not None and hosted.move_hooks is not None:
         hosted.move_hooks.rehydrate(grain, package.value, activation.runtime)
+    return known
