@@ -30,11 +30,15 @@ from millstream.runtime.client.observers import Observers
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.migrations import Migrations
 from millstream.runtime.definition.state import MovedState
+from millstream.runtime.definition.upgrades import StateUpgrades
+from millstream.runtime.definition.versions import VERSION_MAX
 from millstream.runtime.reminders.deliveries import Deliveries
 from millstream.runtime.reminders.grain_reminders import Answer, GrainReminders
 from millstream.runtime.testing import Activated, CallEnded, History, SimStateStore
 from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.catalog import Catalog
+from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.mailbox import Mailbox
 from millstream.runtime.turns.result_buffer import ResultBuffer
 from millstream.runtime.turns.results import RunningResults
@@ -516,3 +520,36 @@ def test_an_observer_that_is_called_after_its_context_is_noticed(
 
     monkeypatch.setattr(Observers, "_remove", remain)
     assert is_noticed("calls", "an observer is called after its context")
+
+
+def test_a_call_of_a_later_version_that_runs_on_an_earlier_one_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = GrainKind.__init__
+
+    def serves_all(self: GrainKind, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        self.version = VERSION_MAX
+
+    monkeypatch.setattr(GrainKind, "__init__", serves_all)
+    assert is_noticed("calls", "version 1 runs a call of 2", first=(3,))
+
+
+def test_a_state_that_an_earlier_version_reads_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateUpgrades, "check", lambda *_: None)
+    assert is_noticed("calls", "version 1 reads a state of a later one", first=(3,))
+
+
+def test_a_state_that_is_not_upgraded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(self: Any, key: str, data: bytes, stored: int, codec: Any, runtime: Any) -> Any:
+        return codec.decode(data, runtime)
+
+    monkeypatch.setattr(StateUpgrades, "upgrade", forgets)
+    assert is_noticed("calls", "version 2 reads a state of version 1", first=(3,))
+
+
+def test_an_activation_that_never_leaves_for_a_later_version_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Catalog, "outgrow", lambda *_: False)
+    assert is_noticed("calls", "a tome does not answer after the repair", first=(9,))

@@ -21,6 +21,7 @@ The suite judges these promises:
 - A durable job runs at least once, and not before its due time by more than the clock was set
   forward; a cancelled one does not run. Its result is that of one of its runs. After the repair it
   runs once and in time.
+- Two versions of a grain type, in a third of the seeds: see `call_versions`.
 - After the repair each grain answers all callers.
 """
 
@@ -37,6 +38,7 @@ from typing import Any
 from tests.sim.suites.call_jobs import JobNotes
 from tests.sim.suites.call_moves import Luggage, check_moves
 from tests.sim.suites.call_pages import BATCH_ITEMS, Pages
+from tests.sim.suites.call_versions import VersionNotes
 from tests.sim.suites.run.plan import make_plan
 from tests.sim.suites.run.programs import Programs, again_and_again
 from tests.sim.suites.run.record import Run, current_run
@@ -466,6 +468,7 @@ class CallsRun(Run):
         self.handled: Counter[str] = Counter()
         self.handled_for: list[str] = []  # acknowledged calls of workers
         self.jobs = JobNotes(self)
+        self.versions: VersionNotes
         self.is_over = False
 
     def now_wall_s(self) -> float:
@@ -656,10 +659,12 @@ async def calls(simulation: Simulation) -> Counter[str]:
     run = CallsRun(simulation)
     simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
+    versions = run.versions = VersionNotes(run, plan.silos, not simulation.seed % 3)
     cluster = SimCluster(
         simulation,
         silos=plan.silos,
-        grains=[Account, Clerk],
+        grains=[Account, Clerk, *versions.grains],
+        lacking=versions.lacking,
         parts=run.jobs.parts,
         options=RUNTIME,
     )
@@ -668,13 +673,18 @@ async def calls(simulation: Simulation) -> Counter[str]:
     names = ("client-0", "client-1")
     programs = Programs(simulation, cluster, lambda host, name: Caller(run, host, name), names)
     programs.start()
+    rolling = asyncio.create_task(versions.roll(cluster))
+    callers = simulation.host("caller of versions")
+    simulation.spawn(callers, versions.call(cluster, callers))
     await simulation.nemesis(plan.script, programs.boot)
-    run.is_over = programs.is_over = run.jobs.commits.is_over = True
+    run.is_over = programs.is_over = run.jobs.commits.is_over = versions.is_over = True
     await steps
+    await rolling
     books = await read_all(run, cluster)
     await asyncio.sleep(CALL_S + LATE_S)
     await observe_at_the_end(run, cluster)
     await finish_jobs(run, cluster)
+    await versions.finish(cluster, callers)
     await chime_while_silos_move(run, cluster)
     live = [silo.address for silo in cluster.silos()]
     run.figures["crashes"] += plan.crashes

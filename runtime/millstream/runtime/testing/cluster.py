@@ -81,7 +81,8 @@ class SimCluster:
         options: The options of silos and clients.
         membership_options: The options of membership.
         placement_options: The options of `LEAST_LOADED`.
-        lacking: Grain classes that the silo on a host does not host, by the name of the host.
+        lacking: Grain classes that the silo on a host does not host, by the name of the host. It is
+            read whenever a silo starts, so a change of the mapping replaces the release of a host.
         skew_s: The wall clock of each host differs from the true time by at most this, in seconds.
 
     Attributes:
@@ -125,7 +126,7 @@ class SimCluster:
         self.simulation = self._simulation = simulation
         self._cluster = cluster
         self._grains = check_grains(grains, "SimCluster")
-        self._lacking = dict(lacking or {})
+        self._lacking = {} if lacking is None else lacking
         makers = makers_of("SimCluster", streams=streams, parts=parts)
         self._streams, self._parts = makers["streams"], makers["parts"]
         all_labels = labels_of_each("SimCluster(labels=...)", labels)
