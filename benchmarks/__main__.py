@@ -1,9 +1,9 @@
 """Runs benchmarks, and compares them with a limit, with peers and with other revisions.
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
-  (also with `--runs NAME,...`), activation, timers, reminders, observers, filters, results, buffer,
-  path, flights, detection, handover, priority_path, ledger or priority (these two also with
-  `--full`).
+  (also with `--runs NAME,...`), activation, placement, timers, reminders, observers, filters,
+  results, buffer, path, flights, detection, handover, priority_path, ledger or priority (these two
+  also with `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
 - `python -m benchmarks ledger --chaos [--records N] [--json]`
@@ -77,6 +77,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "limit": ["buffer.deques"],
         "asyncio": ["buffer.queues"],
     },
+    "placement": {"ours": ["placement.ours"]},
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "flights": {"ours": ["flights.csv"]},

@@ -62,6 +62,7 @@ OPTION_CLASSES = {
     "LedgerTopicSettings": "millstream.providers.ledger",
     "MembershipOptions": "millstream.runtime",
     "PlacementOptions": "millstream.runtime",
+    "Rebalancing": "millstream.runtime",
     "MemoryOptions": "millstream.providers.memory",
     "OwnershipOptions": "millstream.streams",
     "DeadlineOptions": "millstream.providers.priority",

@@ -29,6 +29,7 @@ from millstream.runtime import (
     Client,
     Grain,
     Occurrence,
+    Rebalancing,
     Role,
     Silo,
     connect,
@@ -67,7 +68,7 @@ OPEN = {
 }
 CLOSED = {
     *("$acks", "$bookie", "$directory", "$ledger", "$member", "$migration", "$placement"),
-    "$reminders",
+    *("$rebalancing", "$reminders"),
     *("MemoryQueue", "StagedWriter"),
 }
 BY_TYPE = {"$results"}
@@ -145,6 +146,7 @@ async def everything(directory: Path) -> AsyncIterator[Silo]:
             "durable": streams(LedgerQueues(directory / "ledger")),
         },
         parts={"priority": PriorityQueues(MemoryStore()), "news": Broadcast()},
+        rebalancing=Rebalancing(),
     ) as silo:
         yield silo
 

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 from tests.sim.suites import calls_suite
+from tests.sim.suites.call_balance import check_even
 from tests.sim.suites.call_moves import check_moves
 from tests.sim.suites.calls_suite import Account, check_handled
 from tests.sim.suites.run import record
@@ -27,6 +28,7 @@ from millstream.providers.priority.jobs.runner import JobRunner
 from millstream.providers.priority.owner import relative
 from millstream.runtime import State
 from millstream.runtime.client.observers import Observers
+from millstream.runtime.cluster import rebalance
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.migrations import Migrations
 from millstream.runtime.definition.state import MovedState
@@ -462,6 +464,18 @@ def test_what_a_checker_finds_fails_the_calls(
 ) -> None:
     monkeypatch.setattr(calls_suite, checker, lambda history: [f"{checker} found it"])
     assert f"{checker} found it" in run_seed("calls", 1).failure
+
+
+def test_accounts_that_are_not_evened_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalance, "pair_silos", lambda *arguments: [])
+    found = [run_seed("calls", seed).failure for seed in (3, 6, 9)]
+    assert any("the accounts are not evened out" in text for text in found)
+
+
+def test_accounts_that_move_without_need_are_noticed() -> None:
+    assert check_even([4, 4, 3], 0) == []
+    assert check_even([5, 3], 0) == ["the accounts are not evened out: [5, 3]"]
+    assert check_even([4, 4], 2) == ["2 accounts moved although they were even"]
 
 
 def test_a_pool_with_too_many_workers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

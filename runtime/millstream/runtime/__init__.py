@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from .calls.observer_set import ObserverSet
 from .client.client import Client, connect
+from .cluster.rebalancer import Rebalancer, RebalancingStatus
 from .cluster.table import (
     MemberInfo,
     MemberRow,
@@ -114,7 +115,7 @@ from .errors import (
     VersionNotHosted,
 )
 from .log_lines import guard_lines
-from .options import MembershipOptions, PlacementOptions, RuntimeOptions
+from .options import MembershipOptions, PlacementOptions, Rebalancing, RuntimeOptions
 from .public_names import publish
 from .reminders.service import ReminderCounts
 from .reminders.table import (
@@ -208,6 +209,9 @@ __all__ = [
     "QueueFenced",
     "QueueFull",
     "QueueUnavailable",
+    "Rebalancer",
+    "Rebalancing",
+    "RebalancingStatus",
     "Rejected",
     "Reminder",
     "ReminderCounts",

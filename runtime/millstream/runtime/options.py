@@ -19,6 +19,7 @@ from .text import show_value
 __all__ = [
     "MembershipOptions",
     "PlacementOptions",
+    "Rebalancing",
     "RuntimeOptions",
     "check_fields",
     "check_kind",
@@ -338,3 +339,46 @@ class PlacementOptions:
         if not any(getattr(self, name) for name in weights):
             names = ", ".join(weights)
             raise ConfigError(f"PlacementOptions: all weights are 0: set one of {names}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalancing:
+    """How the silos of a cluster even out their activations, for `Silo(rebalancing=...)`. Modelled
+    on Orleans' `ActivationRebalancerOptions`.
+
+    Give all silos of a cluster the same options. Silos without rebalancing neither give nor get
+    activations by it.
+
+    Unevenness is the share of all movable activations that are in a silo with too many, from 0 to
+    1.
+
+    Attributes:
+        first_after_s: The time from the start of a silo to its first round, in seconds.
+        every_s: The time between two rounds, in seconds. At least 2, since counts are up to a
+            second old.
+        moves_max: Activations that one silo moves to another one in a round, from 1 to 10,000.
+        start_above: A session starts at a greater unevenness.
+        stop_below: A session ends at this unevenness or a lower one. At most `start_above`.
+        improvement_min: A round that lowers the unevenness by less than this is stagnant.
+        stagnant_rounds_max: A session ends after this many stagnant rounds in a row, until the
+            unevenness grows or the silos change.
+
+    Raises:
+        ConfigError: A value has a wrong type or range.
+    """
+
+    first_after_s: float = field(default=60.0, metadata={"min": 0.0, "max": 86_400.0})
+    every_s: float = field(default=15.0, metadata={"min": 2.0, "max": 86_400.0})
+    moves_max: int = field(default=1_000, metadata={"max": 10_000})
+    start_above: float = field(default=0.1, metadata=SHARE)
+    stop_below: float = field(default=0.02, metadata=SHARE)
+    improvement_min: float = field(default=0.001, metadata=SHARE)
+    stagnant_rounds_max: int = field(default=3, metadata={"max": 1_000})
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.stop_below > self.start_above:
+            raise ConfigError(
+                f"Rebalancing.stop_below is {self.stop_below:g}; it must be at most start_above, "
+                f"{self.start_above:g}"
+            )

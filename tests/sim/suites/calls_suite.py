@@ -23,6 +23,8 @@ The suite judges these promises:
   runs once and in time.
 - Two versions of a grain type, in a third of the seeds: see `call_versions`.
 - After the repair each grain answers all callers.
+- In a part of the seeds the silos rebalance. After the repair the accounts are evened out, and then
+  none moves.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.sim.suites.call_balance import rebalancing_of, use_and_check
 from tests.sim.suites.call_jobs import JobNotes
 from tests.sim.suites.call_moves import Luggage, check_moves
 from tests.sim.suites.call_pages import BATCH_ITEMS, Pages
@@ -51,6 +54,7 @@ from millstream.runtime import (
     Observer,
     Occurrence,
     RuntimeOptions,
+    Silo,
     grain,
     read_only,
     reminder,
@@ -667,6 +671,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
         lacking=versions.lacking,
         parts=run.jobs.parts,
         options=RUNTIME,
+        rebalancing=rebalancing_of(simulation),
     )
     await cluster.start()
     steps = asyncio.create_task(run.jobs.step_clock())
@@ -686,6 +691,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
     await finish_jobs(run, cluster)
     await versions.finish(cluster, callers)
     await chime_while_silos_move(run, cluster)
+    await use_and_check(run, cluster, read_ops)
     live = [silo.address for silo in cluster.silos()]
     run.figures["crashes"] += plan.crashes
     run.judge(
@@ -773,10 +779,15 @@ async def chime_while_silos_move(run: CallsRun, cluster: SimCluster) -> None:
     await asyncio.sleep(CHIME_LATE_S)
 
 
+async def read_ops(silo: Silo) -> dict[str, list[str]]:
+    """Read the operations of all accounts."""
+    return {key: await silo.grain(Account, key).ops() for key in ACCOUNTS}
+
+
 async def read_from(cluster: SimCluster, name: str) -> dict[str, list[str]]:
     """Read the operations of all accounts through one silo."""
     silo = cluster.silo(name)
     assert silo is not None
     for key in CLERKS:
         await silo.grain(Clerk, key).handle(f"{name}/{key}", 0.0)
-    return {key: await silo.grain(Account, key).ops() for key in ACCOUNTS}
+    return await read_ops(silo)

@@ -16,6 +16,7 @@ from millstream.runtime import (
     MemoryMembershipTable,
     MemoryStateStore,
     PlacementOptions,
+    Rebalancing,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -163,6 +164,10 @@ RuntimeOptions(waiting_calls_max=1.5)  # E
 RuntimeOptions().call_timeout_s = 5  # E
 MembershipOptions(votes=2)  # E
 MembershipOptions(votes_for_death="2")  # E
+Rebalancing(15.0)  # E
+Rebalancing(every=15.0)  # E
+Rebalancing(moves_max=1.5)  # E
+Silo(grains=[Counter], rebalancing=True)  # E
 PlacementOptions(cpu=40)  # E
 PlacementOptions(lag_max_s="1 s")  # E
 PlacementOptions().cpu_weight = 50  # E

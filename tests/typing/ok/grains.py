@@ -292,6 +292,7 @@ def compare(error: VersionNotHosted) -> bool:
 
 
 @grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False)
+@grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False, immovable=True)
 class Large(Grain):
     async def state_of(self, etag: str | None) -> tuple[str | None, bool]:
         return etag, True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_type
 
@@ -43,6 +43,9 @@ from millstream.runtime import (
     NotRemote,
     Openable,
     PlacementOptions,
+    Rebalancer,
+    Rebalancing,
+    RebalancingStatus,
     ReminderCounts,
     ReminderPosition,
     ReminderRow,
@@ -171,12 +174,17 @@ async def one_silo(folder: Path) -> None:
         options=RuntimeOptions(call_timeout_s=5, waiting_calls_max=100),
         membership_options=MembershipOptions(probe_every_s=0.5, votes_for_death=1),
         placement_options=PlacementOptions(cpu_weight=50, local_margin=0.1),
+        rebalancing=Rebalancing(every_s=30, moves_max=100),
         env=Env(seed=1),
         transport=TcpTransport(),
     )
     async with silo as running:
         assert_type(running, Silo)
         assert_type(running.address, str)
+        assert_type(running.rebalancer, Rebalancer)
+        assert_type(await running.rebalancer.suspend(), None)
+        assert_type(running.rebalancer.status(), RebalancingStatus)
+        assert_type(running.rebalancer.status().activations, Mapping[str, int])
         assert_type(running.reminder_counts(), ReminderCounts)
         assert_type(running.reminder_counts().without_handler, int)
         assert_type(await running.grain(Counter, "a").add(1), int)
@@ -333,6 +341,7 @@ assert_type(RuntimeOptions().call_timeout_s, float)
 assert_type(RuntimeOptions().waiting_calls_max, int)
 assert_type(MembershipOptions().votes_for_death, int)
 assert_type(PlacementOptions().lag_max_s, float)
+assert_type(Rebalancing().moves_max, int)
 assert_type(StreamOptions().delivery.backoff, Backoff)
 assert_type(StreamOptions().cache.bytes_max, int)
 assert_type(MemoryOptions().enqueue_wait_s, float)

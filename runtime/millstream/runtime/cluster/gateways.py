@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.definition.markers import open_to, timeout
 from millstream.runtime.errors import MillstreamError, NotHosted, SiloUnavailable
@@ -135,6 +137,8 @@ class Loads:
         self._told: dict[str, tuple[float, LoadReport]] = {}  # time and report, by silo
         self._old: set[str] = set()  # silos that know only counts
         self._telling: set[str] = set()  # silos that have not answered yet
+        self.rebalancing: Callable[[], tuple[int, int]] | None = None
+        """Returns the movable activations and the control number, if this silo rebalances."""
 
     @property
     def known(self) -> Mapping[str, int]:
@@ -152,6 +156,16 @@ class Loads:
     def hear(self, silo: str, report: LoadReport) -> None:
         """Store the report of a silo."""
         self._known.learn(silo, report, asyncio.get_running_loop().time())
+
+    def fresh_reports(self) -> dict[str, LoadReport]:
+        """Return the last reports of all silos, without stale ones."""
+        return self._known.fresh_reports(asyncio.get_running_loop().time())
+
+    async def tell_now(self) -> None:
+        """Report this silo's load to the others at once, and wait until they have it."""
+        told = self._tell_all(self._lag_s())
+        if told:
+            await asyncio.wait(told, timeout=REPORTED_WITHIN_S)
 
     def place(self, silo: str) -> None:
         """Note a placement, until the silo reports its load."""
@@ -171,20 +185,26 @@ class Loads:
             except Exception:
                 log.exception("%s could not report its load", self._me)
 
-    def _tell_all(self, lag_s: float) -> None:
-        """Measure, tell the silos that need a new report, and forget those that are not active."""
+    def _tell_all(self, lag_s: float) -> list[asyncio.Task[None]]:
+        """Measure, tell the silos that need a new report, and forget those that are not active.
+
+        Returns the tasks of the calls.
+        """
         active = self._members.view.with_status(Status.ACTIVE)
         now_s = asyncio.get_running_loop().time()
         report = self._meter.measure(now_s, self._count(), self._measure(), lag_s)
+        if self.rebalancing is not None:
+            movable, control = self.rebalancing()
+            report = msgspec.structs.replace(report, movable=movable, control=control)
         self._known.keep(active)
         self.hear(self._me, report)
         self._told = {silo: self._told[silo] for silo in active if silo in self._told}
         self._old.intersection_update(active)
-        for silo in active:
-            if silo != self._me and self._is_due(silo, report, now_s):
-                self._told[silo] = (now_s, report)
-                self._telling.add(silo)
-                self._tasks.start(self._tell(silo, report))
+        due = [silo for silo in active if silo != self._me and self._is_due(silo, report, now_s)]
+        for silo in due:
+            self._told[silo] = (now_s, report)
+            self._telling.add(silo)
+        return [self._tasks.start(self._tell(silo, report)) for silo in due]
 
     def _is_due(self, silo: str, report: LoadReport, now_s: float) -> bool:
         """Return whether a silo needs a report. A silo that has just joined does."""

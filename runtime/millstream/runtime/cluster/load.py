@@ -71,6 +71,9 @@ class LoadReport(msgspec.Struct, array_like=True, frozen=True):
         memory_available: Bytes of memory that processes can still get.
         memory_total: Bytes of memory of the machine or container.
         lag_s: The lag of the event loop.
+        movable: The activations that rebalancing may move. None: the silo does not rebalance.
+        control: The number of the last order to suspend (odd) or resume (even) rebalancing that the
+            silo knows. None: the silo does not rebalance.
     """
 
     version: int
@@ -80,6 +83,8 @@ class LoadReport(msgspec.Struct, array_like=True, frozen=True):
     memory_available: int | None = None
     memory_total: int | None = None
     lag_s: float | None = None
+    movable: int | None = None
+    control: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ class LoadMeter:
 
 def differs(old: LoadReport, new: LoadReport) -> bool:
     """Return whether a report differs so much from the last one that it must be sent at once."""
-    if old.activations != new.activations or old.memory_total != new.memory_total:
+    if list_exact(old) != list_exact(new):
         return True
     step = (new.memory_total or 0) * SHARE_STEP
     return (
@@ -209,6 +214,11 @@ def differs(old: LoadReport, new: LoadReport) -> bool:
         or has_moved(old.memory_used, new.memory_used, step)
         or has_moved(old.memory_available, new.memory_available, step)
     )
+
+
+def list_exact(report: LoadReport) -> tuple[int | None, ...]:
+    """Return the figures of which each change is reported."""
+    return (report.activations, report.memory_total, report.movable, report.control)
 
 
 def has_moved(old: float | None, new: float | None, step: float) -> bool:
@@ -262,6 +272,14 @@ class KnownLoads:
             heard.placed //= 2
             count = 0 if heard.report is None else heard.report.activations
             self._counts[silo] = int(check_figure(count, ACTIVATIONS_MOST) or 0) + heard.placed
+
+    def fresh_reports(self, now_s: float) -> dict[str, LoadReport]:
+        """Return the last reports that are not stale."""
+        return {
+            silo: heard.report
+            for silo, heard in self._heard.items()
+            if heard.report is not None and now_s - heard.at_s <= STALE_S
+        }
 
     def loads(self, silos: Iterable[str], now_s: float) -> dict[str, Load]:
         """Return the loads of silos."""

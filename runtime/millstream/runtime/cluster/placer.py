@@ -6,12 +6,14 @@ The strategies are in `placement`. `router` asks `Placer` after the directory.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.definition.labels import fits, show_labels, show_requirements
 from millstream.runtime.definition.placement import (
+    HASHED,
     LEAST_LOADED,
     PlacementCandidate,
     PlacementRequest,
@@ -19,6 +21,7 @@ from millstream.runtime.definition.placement import (
 from millstream.runtime.definition.versions import find_version, serves, show_versions
 from millstream.runtime.errors import (
     CallTimeout,
+    MillstreamError,
     NoSuitableSilo,
     NotHosted,
     Overloaded,
@@ -37,6 +40,8 @@ from .placement import HostedTypes, TypePlacement, choose_by, choose_silo
 from .table import Status
 
 __all__ = ["Placer"]
+
+log = logging.getLogger("millstream.placement")
 
 SHOWN_MAX = 5  # silos in the text of an error
 
@@ -146,6 +151,26 @@ class Placer:
         if found.is_custom:
             return self._choose_by(found, silos, kind.name, key, self._address)
         return self._choose_built_in(found, silos, f"{kind.name}/{key}", self._address)
+
+    def may_give(self, kind: GrainKind, key: str, to: str) -> bool:
+        """Return whether rebalancing may move a grain to a silo.
+
+        The silo must be suitable. If the grain itself decides, by its hash or by a function of the
+        program, this silo must be its choice.
+        """
+        found = self._find(kind)
+        if found is None or found.is_worker or to not in found.silos:
+            return False
+        if found.is_custom:
+            try:
+                return self._choose_by(found, found.silos, kind.name, key, self._address) == to
+            except MillstreamError as error:
+                text = "%s does not move: %s: %s"
+                log.warning(text, show_text(f"{kind.name}/{key}"), type(error).__name__, error)
+                return False
+        if found.built_in is not HASHED:
+            return True
+        return choose_silo(HASHED, found.silos, "", f"{kind.name}/{key}", {}, self._roll) == to
 
     def _suitable(self, kind: GrainKind, key: str) -> TypePlacement:
         """Return the placement of an ordinary type that has a suitable silo. Raises as `choose`."""

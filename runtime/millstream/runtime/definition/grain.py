@@ -582,6 +582,7 @@ def grain(
     may_interleave: Callable[[GrainCall], bool] | None = None,
     requires: Mapping[str, str | Collection[str]] | None = None,
     version: int = FIRST_VERSION,
+    immovable: bool = False,
 ) -> Callable[[CT], CT]: ...
 def grain(
     cls: Any = None,
@@ -596,6 +597,7 @@ def grain(
     may_interleave: Callable[[GrainCall], bool] | None = None,
     requires: Mapping[str, str | Collection[str]] | None = None,
     version: int = FIRST_VERSION,
+    immovable: bool = False,
 ) -> Any:
     """Set the options of a grain class: `@grain(name="Airport", placement=HASHED)`.
 
@@ -624,6 +626,9 @@ def grain(
             set of allowed values. At most 32 names. None: every silo is suitable.
         version: The version of the class, from 1 to 65,535. It takes all calls of earlier ones. A
             call through a class or contract runs only in silos that host its version or a later.
+        immovable: True keeps activations of this class in their silo when a cluster evens out its
+            activations (`Rebalancing`). They still move on `migrate_when_idle`, and when their silo
+            stops.
 
     Raises:
         DefinitionError: The class is no Grain, Contract or Observer, or the name is invalid. Or a
@@ -643,6 +648,7 @@ def grain(
         may_interleave=may_interleave,
         requires=requirements_of(f"{subject}(requires=...)", requires),
         version=version,
+        immovable=immovable,
     )
     check_fields(made, lambda field: f"{subject}({field}=...)")
     check_strategy(f"{subject}(placement=...)", placement)

@@ -147,6 +147,7 @@ class GrainOptions:
     may_interleave: Callable[[GrainCall], bool] | None = None
     requires: Requirements = ()
     version: int = field(default=FIRST_VERSION, metadata={"min": FIRST_VERSION, "max": VERSION_MAX})
+    immovable: bool = False
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:

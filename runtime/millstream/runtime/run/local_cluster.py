@@ -22,7 +22,12 @@ from millstream.runtime.definition.observer import Observer
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
-from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
+from millstream.runtime.options import (
+    MembershipOptions,
+    PlacementOptions,
+    Rebalancing,
+    RuntimeOptions,
+)
 from millstream.runtime.reminders.table import MemoryReminderTable, ReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of, stores_of
 from millstream.runtime.silo.part import SiloPart
@@ -66,6 +71,7 @@ class LocalCluster:
         options: The options of silos and client.
         membership_options: The options of membership.
         placement_options: The options of `LEAST_LOADED`.
+        rebalancing: Evens out the activations of the silos. None: they stay where they are.
         env: Wall time, chance and ids.
         transport: The transport.
 
@@ -92,6 +98,7 @@ class LocalCluster:
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         placement_options: PlacementOptions | None = None,
+        rebalancing: Rebalancing | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
@@ -110,6 +117,7 @@ class LocalCluster:
         self._options = options
         self._membership_options = membership_options
         self._placement_options = placement_options
+        self._rebalancing = rebalancing
         self._env = env
         self._transport = transport
         self._stack = AsyncExitStack()
@@ -175,6 +183,7 @@ class LocalCluster:
             options=self._options,
             membership_options=self._membership_options,
             placement_options=self._placement_options,
+            rebalancing=self._rebalancing,
             env=self._env,
             transport=self._transport,
         )

@@ -13,7 +13,12 @@ from millstream.runtime.cluster.table import is_table
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
+from millstream.runtime.options import (
+    MembershipOptions,
+    PlacementOptions,
+    Rebalancing,
+    RuntimeOptions,
+)
 from millstream.runtime.text import is_text, show_text
 from millstream.runtime.wire.address import Address
 
@@ -75,24 +80,29 @@ class AllOptions(NamedTuple):
     calls: RuntimeOptions
     membership: MembershipOptions
     placement: PlacementOptions
+    rebalancing: Rebalancing | None
 
 
 def fill_options(
     calls: RuntimeOptions | None,
     membership: MembershipOptions | None,
     placement: PlacementOptions | None,
+    rebalancing: Rebalancing | None,
 ) -> AllOptions:
     """Return the options with defaults for those that are None. Raises ConfigError."""
     found = AllOptions(
         RuntimeOptions() if calls is None else calls,
         MembershipOptions() if membership is None else membership,
         PlacementOptions() if placement is None else placement,
+        rebalancing,
     )
     check_kinds(
         options=(found.calls, RuntimeOptions),
         membership_options=(found.membership, MembershipOptions),
         placement_options=(found.placement, PlacementOptions),
     )
+    if rebalancing is not None:
+        check_kinds(rebalancing=(rebalancing, Rebalancing))
     return found
 
 

@@ -25,6 +25,7 @@ from millstream.runtime.cluster.heart import LoopHeart
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.migrations import Migrations
 from millstream.runtime.cluster.placer import Placer
+from millstream.runtime.cluster.rebalancer import ActivationRebalancing
 from millstream.runtime.cluster.router import SiloRouter
 from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
 from millstream.runtime.definition.filters import CallFilters
@@ -34,7 +35,12 @@ from millstream.runtime.definition.streamed_method import RESULTS
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
+from millstream.runtime.options import (
+    MembershipOptions,
+    PlacementOptions,
+    Rebalancing,
+    RuntimeOptions,
+)
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
@@ -60,6 +66,7 @@ class SiloAssembly:
         brought: The grain classes that its parts bring.
         filters: Run around the calls of this silo.
         placement_options: How placement weighs the load of silos.
+        rebalancing: How activations are evened out. None: not at all.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class SiloAssembly:
         brought: Sequence[type[Contract]],
         filters: CallFilters,
         placement_options: PlacementOptions,
+        rebalancing: Rebalancing | None,
     ) -> None:
         self.identity = identity
         self.address = identity.address
@@ -126,6 +134,7 @@ class SiloAssembly:
             cache_max=options.directory_cache_max,
         )
         self._open(engine)
+        self.rebalancing = None if rebalancing is None else self._make_rebalancing(rebalancing)
         self.membership.watch(self._follow)
 
     def _open(self, engine: CallEngine) -> None:
@@ -217,6 +226,20 @@ class SiloAssembly:
             self.env.measure,
             lambda: self.heart.lag_s,
             self.placement_options.smoothing_s,
+        )
+
+    def _make_rebalancing(self, options: Rebalancing) -> ActivationRebalancing:
+        return ActivationRebalancing(
+            self.address,
+            options,
+            catalog=self.catalog,
+            placer=self.placer,
+            loads=self.loads,
+            targets=self.targets,
+            tasks=self.engine.new_tasks(),
+            kinds=self.references.kinds,
+            active=self.membership.active,
+            roll=self.env.choice,
         )
 
     # -- bindings

@@ -27,6 +27,7 @@ from millstream.runtime.cluster.placement import (
     requirements_of_all,
     versions_of_all,
 )
+from millstream.runtime.cluster.rebalancer import Rebalancer
 from millstream.runtime.cluster.table import (
     MemberInfo,
     MemberRow,
@@ -44,7 +45,12 @@ from millstream.runtime.disk.real import RealDisk
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
-from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
+from millstream.runtime.options import (
+    MembershipOptions,
+    PlacementOptions,
+    Rebalancing,
+    RuntimeOptions,
+)
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.reminders.service import ReminderCounts
 from millstream.runtime.reminders.table import ReminderTable
@@ -148,6 +154,8 @@ class Silo:
         membership_options: The options of membership. None: the defaults. Give all silos of a
             cluster the same.
         placement_options: The options of `LEAST_LOADED`. None: the defaults.
+        rebalancing: Evens out the activations of the silos. None: activations stay where they are.
+            Give all silos of a cluster the same.
         env: Wall time, chance and ids. None: those of this machine.
         transport: The transport. None: `TcpTransport`.
         disk: The `Disk` of its parts. None: the files of this machine.
@@ -177,11 +185,13 @@ class Silo:
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         placement_options: PlacementOptions | None = None,
+        rebalancing: Rebalancing | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
         disk: Disk | None = None,
     ) -> None:
-        self._all_options = fill_options(options, membership_options, placement_options)
+        given = (options, membership_options, placement_options, rebalancing)
+        self._all_options = fill_options(*given)
         self._options, self._env = self._all_options.calls, Env() if env is None else env
         self._transport = TcpTransport() if transport is None else transport
         self._disk: Disk = RealDisk() if disk is None else disk
@@ -316,6 +326,22 @@ class Silo:
         """Return the reminders of this silo in numbers. All are 0 if it hosts none."""
         return counts_in(self._parts)
 
+    @property
+    def rebalancer(self) -> Rebalancer:
+        """The control of rebalancing in the cluster.
+
+        Raises:
+            NotInCluster: The silo is not started.
+            ConfigError: The silo was made without `rebalancing`.
+        """
+        found = self.assembly.rebalancing
+        if found is None:
+            raise ConfigError(
+                f"{self.address} does not rebalance activations: pass "
+                "Silo(rebalancing=Rebalancing())"
+            )
+        return Rebalancer(found)
+
     def reduce_to_bookie(self) -> None:
         """Reduce the silo to the bookies of its parts, before it starts.
 
@@ -406,6 +432,8 @@ class Silo:
         silo.turns.ended = ""
         await silo.membership.join(self._open_parts)
         silo.loads.start()
+        if silo.rebalancing is not None:
+            silo.rebalancing.start()
         kinds = list(silo.references.kinds.values())
         of_activations = (silo.catalog, kinds, silo.turns)
         self._loops = [
@@ -479,6 +507,7 @@ class Silo:
             brought=brought,
             filters=self._filters,
             placement_options=self._all_options.placement,
+            rebalancing=self._all_options.rebalancing,
         )
         holder.append(silo)
         self._services = SiloServices(silo, row.name, brought)
@@ -633,6 +662,8 @@ class Silo:
         await silo.membership.aclose()
         silo.directory.close()
         silo.loads.close()
+        if silo.rebalancing is not None:
+            silo.rebalancing.close()
         silo.clients.close()
         await silo.catalog.end_by_force()
         await silo.catalog.aclose()

@@ -25,7 +25,12 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.labels import labels_of_each
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
-from millstream.runtime.options import MembershipOptions, PlacementOptions, RuntimeOptions
+from millstream.runtime.options import (
+    MembershipOptions,
+    PlacementOptions,
+    Rebalancing,
+    RuntimeOptions,
+)
 from millstream.runtime.reminders.table import MemoryReminderTable
 from millstream.runtime.silo.arguments import check_grains, makers_of
 from millstream.runtime.silo.assembly import SiloAssembly
@@ -83,6 +88,7 @@ class SimCluster:
         placement_options: The options of `LEAST_LOADED`.
         lacking: Grain classes that the silo on a host does not host, by the name of the host. It is
             read whenever a silo starts, so a change of the mapping replaces the release of a host.
+        rebalancing: Evens out the activations of the silos. None: they stay where they are.
         skew_s: The wall clock of each host differs from the true time by at most this, in seconds.
 
     Attributes:
@@ -118,6 +124,7 @@ class SimCluster:
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         placement_options: PlacementOptions | None = None,
+        rebalancing: Rebalancing | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         skew_s: float = 0.5,
     ) -> None:
@@ -135,6 +142,7 @@ class SimCluster:
         self._options = options
         self._membership_options = membership_options
         self._placement_options = placement_options
+        self._rebalancing = rebalancing
         self.names = tuple(f"silo-{number}" for number in range(silos))
         self.table = MemoryMembershipTable(FIRST_VERSION) if membership is None else membership
         self.stores = dict(stores or {"default": MemoryStateStore()})
@@ -275,6 +283,7 @@ class SimCluster:
             options=self._options,
             membership_options=self._membership_options,
             placement_options=self._placement_options,
+            rebalancing=self._rebalancing,
             env=simulation.env(host, self._skews[name]),
             transport=simulation.transport(host),
             disk=simulation.disk(host),

@@ -307,6 +307,11 @@ class GrainResults:
         while len(self._read) > READ_KEPT_MAX:
             del self._read[next(iter(self._read))]
 
+    @property
+    def is_open(self) -> bool:
+        """True while a generator runs or has items."""
+        return bool(self._all)
+
     def stop(self, reason: str) -> None:
         """End all generators, because the activation is going to end."""
         for running in list(self._all.values()):
