@@ -195,8 +195,8 @@ class Steps(Grain):
     def by_text(old: str) -> int:
         return int(old)
 
-    @staticmethod
     @upgrade(count, from_version=1)  # E
+    @staticmethod
     def of_two(old: str, base: int) -> int:
         return int(old, base)
 

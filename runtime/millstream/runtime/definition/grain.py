@@ -624,8 +624,8 @@ def grain(
             arguments. None: no call may, except for methods with `@always_interleave`.
         requires: The labels that a silo needs for activations of this class, by name: a value, or a
             set of allowed values. At most 32 names. None: every silo is suitable.
-        version: The version of the class, from 1 to 65,535. It takes all calls of earlier ones. A
-            call through a class or contract runs only in silos that host its version or a later.
+        version: The version of the class, from 1 to 65,535. It takes all calls of earlier versions.
+            A call through a class or contract runs only on its version or a later one.
         immovable: True keeps activations of this class in their silo when a cluster evens out its
             activations (`Rebalancing`). They still move on `migrate_when_idle`, and when their silo
             stops.
@@ -650,14 +650,19 @@ def grain(
         version=version,
         immovable=immovable,
     )
-    check_fields(made, lambda field: f"{subject}({field}=...)")
-    check_strategy(f"{subject}(placement=...)", placement)
-    if may_interleave is not None:
-        check_decision(f"{subject}(may_interleave=...)", may_interleave)
-    if name is not None:
-        check_kind(f"{subject}(name=...)", name)
+    check_options(subject, made)
     apply = partial(give_options, subject, made)
     return apply if cls is None else apply(cls)
+
+
+def check_options(subject: str, made: GrainOptions) -> None:
+    """Check the options of a class. Raises ConfigError, and DefinitionError for the name."""
+    check_fields(made, lambda field: f"{subject}({field}=...)")
+    check_strategy(f"{subject}(placement=...)", made.placement)
+    if made.may_interleave is not None:
+        check_decision(f"{subject}(may_interleave=...)", made.may_interleave)
+    if made.name is not None:
+        check_kind(f"{subject}(name=...)", made.name)
 
 
 def give_options(subject: str, made: GrainOptions, target: Any) -> Any:
