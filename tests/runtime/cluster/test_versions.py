@@ -18,6 +18,7 @@ from millstream.runtime import (
     HASHED,
     CallCycle,
     Client,
+    Conflict,
     Contract,
     DeactivationReason,
     Grain,
@@ -95,6 +96,9 @@ class PortBase(Grain):
     async def end(self) -> None:
         self.context.deactivate_when_idle()
 
+    async def leave(self) -> None:
+        self.context.migrate_when_idle()
+
     @timer(every=1.0)
     async def tick(self) -> None:
         self.ticks += 1
@@ -133,6 +137,9 @@ class CallsOf1(Contract):
         raise NotImplementedError
 
     async def end(self) -> None:
+        raise NotImplementedError
+
+    async def leave(self) -> None:
         raise NotImplementedError
 
     async def relay(self, other: str) -> int:
@@ -253,6 +260,13 @@ class Book1(Grain):
     async def end(self) -> None:
         self.context.deactivate_when_idle()
 
+    async def clash(self, before_s: float, after_s: float) -> None:
+        await asyncio.sleep(before_s)
+        self.log.value.lines.append("stale")
+        with pytest.raises(Conflict):
+            await self.log.write()
+        await asyncio.sleep(after_s)
+
     async def ask(self, key: str) -> list[str]:
         return await self.grain(Book1, key).lines()
 
@@ -282,6 +296,9 @@ class Book2(Grain):
     async def end(self) -> None:
         self.context.deactivate_when_idle()
 
+    async def clash(self, before_s: float, after_s: float) -> None:
+        raise NotImplementedError
+
     async def ask(self, key: str) -> list[str]:
         return await self.grain(Book1, key).lines()
 
@@ -305,6 +322,9 @@ class BookOf1(Contract):
         raise NotImplementedError
 
     async def end(self) -> None:
+        raise NotImplementedError
+
+    async def clash(self, before_s: float, after_s: float) -> None:
         raise NotImplementedError
 
     async def ask(self, key: str) -> list[str]:

@@ -101,11 +101,6 @@ class Placer:
             self._types = HostedTypes(view)
         return self._types.of(kind.name, kind.hosted)
 
-    def find_all(self, kind: GrainKind, version: int) -> Sequence[str]:
-        """Return the silos that may run a call that wants a version of the type, sorted."""
-        found = self._find(kind)
-        return () if found is None else found.silos_at(version)
-
     def find_worker_silo(self, kind: GrainKind, version: int = 1) -> str:
         """Return the silo for a call to a stateless worker: this one, else a random suitable one.
 

@@ -149,8 +149,6 @@ class SiloRouter:
                 key, partial(self._searches.is_wanted, kind.name, key)
             )
         version = self._searches.version_of(kind.name, key)
-        if version > 1 and not self._placer.find_all(kind, version):
-            version = 1  # its silos are starting or stopping: only calls that want it try again
         is_newer = version > kind.version
         here = None if is_newer and kind.workers_max else self._catalog.find(kind.name, key)
         found = here or self._find_worker(kind, key, version)
