@@ -215,3 +215,25 @@ def test_an_outdated_state_does_not_move_up(before_s: float, after_s: float) -> 
         assert found.result() == ["other"]
 
     play(main, 1, 2)
+
+
+def test_version_1_runs_no_code_for_the_state_of_version_2() -> None:
+    async def main(world: World) -> None:
+        keys = [f"B{number}" for number in range(10)]
+
+        async def write(silo: Silo) -> None:
+            for key in keys:
+                await silo.grain(BookOf2, key).add("two")
+                await silo.grain(BookOf1, key).end()
+            await asyncio.sleep(1.0)
+
+        async def read(silo: Silo) -> None:
+            for key in keys:
+                assert await silo.grain(BookOf1, key).lines() == ["two"]
+
+        await world.at("silo-1", write)
+        LOG.clear()
+        await world.at("silo-2", read)  # it remembers no location, so it tries version 1, too
+        assert LOG == []
+
+    play(main, 1, 2, 0, 1)
