@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ from millstream.runtime import (
     ConfigError,
     Contract,
     Grain,
+    MillstreamError,
+    NotHosted,
+    Overloaded,
     PlacementOptions,
     Silo,
     grain,
 )
-from millstream.runtime.cluster.load import STALE_S
+from millstream.runtime.cluster.load import STALE_S, LoadReport
 from millstream.runtime.extending import SystemTarget
 
 GIB = 2**30
@@ -234,6 +238,82 @@ async def tell_count(others: set[str], activations: int, silo: Silo) -> None:
     call = silo.assembly.targets.call
     for other in others:
         await call(other, "$gateway", OldGatewayTarget.load, silo.address, activations)
+
+
+class RefusingTarget(OldGatewayTarget):
+    """A `$gateway` target that fails `failures` times, and notes the times of reports."""
+
+    def __init__(self, failure: MillstreamError, failures: int) -> None:
+        super().__init__()
+        self.at_s: list[float] = []
+        self._failure, self._failures = failure, failures
+
+    async def report_load(self, silo: str, report: LoadReport) -> None:
+        if silo == SENDER[0]:
+            self.at_s.append(asyncio.get_running_loop().time())
+            if len(self.at_s) <= self._failures:
+                raise self._failure
+
+
+SENDER: list[str] = [""]
+
+
+def replace_target(world: World, target: OldGatewayTarget) -> None:
+    SENDER[:] = [world.silo(0).address]
+    world.silo(1).assembly.targets.add(target)
+
+
+def test_a_report_that_was_not_taken_is_repeated_with_the_next_measurement() -> None:
+    async def main(world: World) -> None:
+        await asyncio.sleep(10)
+        target = RefusingTarget(Overloaded("full", "limit", 1), 3)
+        replace_target(world, target)
+        await asyncio.sleep(16)
+        waits = [after - before for before, after in pairwise(target.at_s)]
+        assert waits[:3] == pytest.approx([1, 1, 1], abs=0.2)
+        assert len(waits) >= 4 and all(4.8 < wait < 6.2 for wait in waits[3:])
+
+    in_silos(main)
+
+
+def test_a_silo_of_an_older_version_is_asked_for_reports_once() -> None:
+    async def main(world: World) -> None:
+        await asyncio.sleep(10)
+        target = RefusingTarget(NotHosted("no method"), 1_000)
+        replace_target(world, target)
+        await asyncio.sleep(30)
+        assert len(target.at_s) == 1
+        assert [silo for silo, _ in target.told].count(SENDER[0]) >= 4
+
+    in_silos(main)
+
+
+def test_the_loads_of_silos_that_left_are_forgotten() -> None:
+    async def main(world: World) -> None:
+        await world.at(0, partial(place, range(40)))
+        await asyncio.sleep(REPORTED_S)
+        left = world.silo(1).address
+        assert left in world.silo(0).assembly.loads.known
+        await world.cluster.remove_silo("silo-1")
+        await asyncio.sleep(REPORTED_S)
+        for number in (0, 2):
+            silo = world.cluster.silo(f"silo-{number}")
+            assert silo is not None and left not in silo.assembly.loads.known
+
+    in_silos(main)
+
+
+def test_a_silo_whose_loop_lags_gets_no_activations() -> None:
+    async def main(world: World) -> None:
+        await asyncio.sleep(REPORTED_S)
+        heart: Any = world.silo(1).assembly.heart
+        heart.close()  # so that the lag stays
+        heart.lag_s = 3.0
+        await asyncio.sleep(SMOOTHED_S)
+        found = await world.at(1, partial(place, range(40)))
+        assert set(found) == addresses(world, 0, 2)
+
+    in_silos(main)
 
 
 def test_wrong_options_are_refused() -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
 
 import pytest
 from tests.runtime.worker_world import World, in_cluster
 
+from millstream.providers.memory import MemoryQueues
 from millstream.runtime import (
     HASHED,
     ConfigError,
@@ -31,6 +32,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.cluster.load import LoadReport
 from millstream.runtime.extending import SystemTarget
+from millstream.streams import PersistentStreams, StreamNamespace
 
 OPTIONS = Rebalancing(first_after_s=1.0, every_s=2.0, start_above=0.02, stop_below=0.0)
 ROUNDS_S = 30.0
@@ -228,7 +230,7 @@ def test_a_suspension_ends_running_moves_and_reaches_silos_that_join() -> None:
         await world.silo(1).rebalancer.suspend()
         await asyncio.sleep(1)
         counts = spread(world)
-        assert counts[0] > 150
+        assert counts[0] >= 250
         world.cluster.add_silo()
         await world.cluster.until_active()
         await asyncio.sleep(ROUNDS_S)
@@ -317,6 +319,22 @@ def test_immovable_classes_and_workers_neither_move_nor_count() -> None:
     in_silos(main)
 
 
+def test_the_grains_of_stream_providers_neither_move_nor_count() -> None:
+    lines = StreamNamespace("lines", int)
+
+    async def publish(silo: Silo) -> None:
+        for number in range(20):
+            await silo.stream(lines, f"{number}").publish(number)
+
+    async def main(world: World) -> None:
+        await world.at(0, publish)
+        await asyncio.sleep(ROUNDS_S)
+        assert sum(silo.services.activation_count for silo in world.cluster.silos()) > 0
+        assert set(world.silo(0).rebalancer.status().activations.values()) == {0}
+
+    in_silos(main, streams={"default": lambda: PersistentStreams(MemoryQueues())})
+
+
 async def use_worker(silo: Silo) -> None:
     await asyncio.gather(*(silo.grain(Worker, f"{key}").where() for key in range(20)))
 
@@ -374,13 +392,14 @@ async def keep_alive(silo: Silo) -> None:
     await asyncio.sleep(20)
 
 
-async def keep_open(silo: Silo) -> None:
+async def keep_open(stack: AsyncExitStack, silo: Silo) -> None:
+    opened = [silo.grain(Tally, f"{key}").pages(300) for key in range(20)]
     for key in range(20):
-        pages = silo.grain(Tally, f"{key}").pages(1_000)
-        async with aclosing(pages):
-            assert await anext(pages) == 0
-            await asyncio.sleep(1)
-            assert [number async for number in pages][-1] == 999
+        await stack.enter_async_context(aclosing(opened[key]))
+        assert await anext(opened[key]) == 0
+    await asyncio.sleep(15)
+    for pages in opened:
+        assert [number async for number in pages][-1] == 299
 
 
 @pytest.mark.parametrize("use", [keep_busy, keep_alive])
@@ -404,9 +423,13 @@ async def is_here(key: int, silo: Silo) -> bool:
 
 def test_a_streamed_result_is_not_aborted_by_rebalancing() -> None:
     async def main(world: World) -> None:
-        await fill_first(world, 20)
-        await resume(world)
-        await world.at(1, keep_open)
+        await fill_first(world, 30)
+        async with AsyncExitStack() as stack:
+            reading = asyncio.ensure_future(world.at(1, partial(keep_open, stack)))
+            await asyncio.sleep(1)
+            await resume(world)
+            await reading
+            assert spread(world)[0] == 20  # the ten others have moved
 
     in_silos(main)
 
@@ -468,6 +491,41 @@ def test_a_silo_expects_activations_of_one_silo_at_a_time() -> None:
     in_silos(main, rebalancing=STILL)
 
 
+def test_a_silo_that_expects_activations_gives_none() -> None:
+    async def main(world: World) -> None:
+        await world.at(1, partial(fill, Tally, range(20), world.silo(1).address))
+        a, b, c = (world.silo(number).address for number in range(3))
+        assert await world.at(2, partial(reserve, b, c)) == 20
+        assert await world.at(2, partial(order, b, a, 10)) == REFUSED
+        await asyncio.sleep(31)
+        assert await world.at(2, partial(order, b, a, 10)) == 10
+
+    in_silos(main, rebalancing=STILL)
+
+
+def test_only_the_coordinator_has_a_session() -> None:
+    """A silo that decided for a while begins anew when it decides again."""
+
+    async def main(world: World) -> None:
+        await asyncio.sleep(5)
+        assert [has_session(world, number) for number in range(3)] == [True, False, False]
+        world.sim.crash("silo-0")
+        await asyncio.sleep(15)
+        assert has_session(world, 1)
+        world.cluster.boot("silo-0")
+        await world.cluster.until_active()
+        await asyncio.sleep(5)
+        assert [has_session(world, number) for number in range(3)] == [True, False, False]
+
+    in_silos(main)
+
+
+def has_session(world: World, number: int) -> bool:
+    rebalancing = world.silo(number).assembly.rebalancing
+    assert rebalancing is not None
+    return rebalancing.session is not None
+
+
 def test_a_silo_gives_no_more_than_its_own_limit() -> None:
     async def main(world: World) -> None:
         await world.at(0, partial(fill, Tally, range(60), world.silo(0).address))
@@ -478,6 +536,18 @@ def test_a_silo_gives_no_more_than_its_own_limit() -> None:
         assert await world.at(2, partial(order, a, b, 3)) == 3
 
     in_silos(main, rebalancing=Rebalancing(first_after_s=86_400.0, moves_max=7))
+
+
+def test_a_suspended_silo_refuses_orders() -> None:
+    async def main(world: World) -> None:
+        await world.at(0, partial(fill, Tally, range(20), world.silo(0).address))
+        await world.silo(2).rebalancer.suspend()
+        a, b = world.silo(0).address, world.silo(1).address
+        assert await world.at(2, partial(order, a, b, 10)) == REFUSED
+        await world.silo(2).rebalancer.resume()
+        assert await world.at(2, partial(order, a, b, 10)) == 10
+
+    in_silos(main, rebalancing=STILL)
 
 
 def test_an_order_to_give_to_a_silo_that_is_gone_fails_and_moves_nothing() -> None:

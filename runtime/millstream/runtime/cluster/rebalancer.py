@@ -338,15 +338,9 @@ async def wait_gone(activations: Iterable[Activation]) -> None:
 
 
 def is_movable(kind: GrainKind) -> bool:
-    """Return whether rebalancing may move activations of a kind."""
+    """Return whether rebalancing may move activations of a kind, unless they are workers."""
     hosted = kind.hosted
-    return (
-        hosted is not None
-        and not kind.workers_max
-        and not kind.is_system
-        and not kind.is_observer
-        and not hosted.options.immovable
-    )
+    return hosted is not None and not kind.is_system and not hosted.options.immovable
 
 
 def is_free(activation: Activation) -> bool:
