@@ -166,7 +166,13 @@ def test_overloaded_silos_are_left_out_unless_all_are(overloaded: Load) -> None:
     ],
 )
 def test_a_silo_at_a_limit_is_not_overloaded(at_the_limit: Load) -> None:
-    assert choices({"a": OVERLOADED["cpu"], "b": at_the_limit}) == {"b"}
+    assert choices({"a": OVERLOADED["silent"], "b": at_the_limit}) == {"b"}
+
+
+@pytest.mark.parametrize("figure", ["cpu", "memory_available", "memory_total", "lag_s"])
+def test_a_silo_whose_figures_are_not_known_is_not_overloaded(figure: str) -> None:
+    unknown: Any = {figure: None, "activations": 10_000}
+    assert choices({"a": OVERLOADED["silent"], "b": replace(IDLE, **unknown)}) == {"b"}
 
 
 def test_placements_since_a_report_do_not_make_a_silo_overloaded() -> None:
@@ -336,6 +342,17 @@ def test_silos_that_are_gone_are_forgotten() -> None:
     known.keep(["b", "d"])
     assert known.counts == {"b": 5}
     assert known.loads("abc", 0.0) == {"a": Load(), "b": Load(5), "c": Load()}
+
+
+def test_fresh_reports_are_those_that_are_not_stale() -> None:
+    known = KnownLoads()
+    known.learn("a", LoadReport(1, 5), 0.0)
+    known.learn("b", LoadReport(0, 6), 1.0)
+    known.place("c", 1.0)
+    assert known.fresh_reports(STALE_S) == {"a": LoadReport(1, 5), "b": LoadReport(0, 6)}
+    assert known.fresh_reports(STALE_S + 0.5) == {"b": LoadReport(0, 6)}
+    known.keep("abc")
+    assert known.counts == {"a": 5, "b": 6, "c": 0}
 
 
 # --- reports -------------------------------------------------------------------------------------

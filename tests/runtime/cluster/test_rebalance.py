@@ -199,15 +199,41 @@ def test_a_change_of_the_silos_begins_another_session(silos: dict[str, int]) -> 
 def test_a_change_of_even_silos_begins_no_session() -> None:
     session = Session(OPTIONS)
     assert session.decide({"a": 100, "b": 100}) == []
-    assert session.decide({"a": 105, "b": 100, "c": 95}) == []
+    assert session.decide({"a": 110, "b": 100, "c": 90}) == []
     assert session.phase is Phase.EVEN
+    assert session.decide({"a": 110, "b": 90}) == []
+    assert session.decide({"a": 160, "b": 100, "c": 40}) != []
+
+
+def test_a_session_starts_above_its_bound_and_not_at_it() -> None:
+    session = Session(OPTIONS)
+    assert session.decide({"a": 100, "b": 100}) == []
+    assert session.decide({"a": 120, "b": 80}) == []
+    assert session.decide({"a": 121, "b": 79}) != []
+
+
+def test_a_later_session_has_as_many_stagnant_rounds() -> None:
+    session, rounds = Session(OPTIONS), OPTIONS.stagnant_rounds_max
+    for silos in ("ab", "ac", "bc"):
+        counts = dict(zip(silos, (200, 100), strict=True))
+        decided = [bool(session.decide(counts)) for _ in range(rounds + 3)]
+        assert decided == [True] * rounds + [False] * 3
+
+
+def test_a_stagnant_session_of_other_silos_starts_below_the_upper_bound() -> None:
+    session = Session(OPTIONS)
+    for _ in range(6):
+        session.decide({"a": 110, "b": 90})
+    assert session.phase is Phase.STAGNANT
+    assert session.decide({"a": 110, "c": 90}) == [Transfer("a", "c", 10)]
 
 
 def test_a_stagnant_session_tries_again_after_some_rounds() -> None:
     session, counts = Session(OPTIONS), {"a": 200, "b": 100}
-    decided = [bool(session.decide(counts)) for _ in range(40)]
+    decided = [bool(session.decide(counts)) for _ in range(80)]
     rested = OPTIONS.stagnant_rounds_max + RESTED_ROUNDS
     assert decided.index(True, OPTIONS.stagnant_rounds_max) == rested + 1
+    assert decided.index(True, rested + 1 + OPTIONS.stagnant_rounds_max) == 2 * (rested + 1)
 
 
 def test_pairs_without_transfers_are_left_out_until_the_next_session() -> None:
