@@ -36,6 +36,8 @@ from millstream.runtime.testing import Host, HostCrashed, SimCluster, make_rando
 __all__ = ["VersionNotes"]
 
 TOMES = tuple(f"tome-{number}" for number in range(5))
+NEW_TOMES = tuple(f"new-{number}" for number in range(8))
+"""Grains that are called first after the repair, through both versions."""
 REPLACE_S = (1.0, 6.0)
 PAUSE_S = 0.4
 WITHIN_S = 20.0
@@ -236,7 +238,9 @@ class VersionNotes:
 
         async def read() -> None:
             async with cluster.client(host) as client:
-                for key in TOMES:
+                for key in (*TOMES, *NEW_TOMES):
+                    if key in NEW_TOMES:  # so that some begin in a silo with the first release
+                        await client.grain(TomeOf1, key).add(f"{key}/begin", 1)
                     await client.grain(TomeOf2, key).add(f"{key}/end", 2)
                     for wanted, contract in CONTRACTS.items():
                         ops = await client.grain(contract, key).ops(wanted)
