@@ -29,7 +29,13 @@ class Empty:
         self.noted: list[list[Metadata]] = []
         self.answered: dict[Request, Dequeued] = {}
         self.steps = steps
-        self.polls = Polls("q", self.look, 9)
+        self.polls = Polls("q", self.look, self.open, 9)
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.polls.owned = cast(OwnedQueue, self)
+
+    async def open(self) -> None:
+        await self.opened.wait()
         self.polls.owned = cast(OwnedQueue, self)
 
     async def look(self, command: Dequeue, request: Request) -> Dequeued:
@@ -104,6 +110,22 @@ async def test_a_repeated_poll_gets_its_leases_at_once_and_the_next_poll_looks()
     assert queue.looks == ["a", "c", "b"]
     queue.polls.stop()
     await asyncio.wait(polls)
+
+
+async def test_of_two_polls_of_a_session_that_wait_for_the_queue_the_later_one_remains() -> None:
+    queue = Empty()
+    queue.polls.owned = None
+    queue.opened.clear()
+    other, first = queue.poll("other"), queue.poll("s")
+    await asyncio.sleep(0)
+    queue.polls.owned = cast(OwnedQueue, queue)  # it is open, and the first poll does not know yet
+    second = queue.poll("s")
+    queue.opened.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert first.done() and not second.done() and (await first).leases == ()
+    queue.polls.stop()
+    await asyncio.wait([other, second])
 
 
 async def test_a_poll_that_may_repeat_another_one_of_its_session_looks_first() -> None:

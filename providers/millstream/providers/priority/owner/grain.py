@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from millstream.providers.priority.core import errors as errors  # their names resolve at the call
@@ -137,7 +137,7 @@ class QueueOwner(Grain):
         self._timer: asyncio.TimerHandle | None = None
         self._is_sweeping = False
         most = keeper.options.waiting_polls_max
-        self._polls = Polls(self._queue, self._look_once, most)
+        self._polls = Polls(self._queue, self._look_once, partial(self._use, True), most)
         tasks, period_s = keeper.new_tasks(), keeper.options.settle_period_s
         self._spreading = Spreading(self._queue, tasks, period_s, keeper.shard, self._settle)
 
@@ -177,8 +177,6 @@ class QueueOwner(Grain):
         if command.wanted:
             command = command._replace(wanted=tuple(sorted(command.wanted)))
         if wait_ms:
-            if self._owned is None:
-                await self._use(True)  # an open queue knows which requests are repeated
             found = await self._polls.poll(command, request, wait_ms / 1000)
         else:
             found = await self._dequeue(command, request)

@@ -69,6 +69,7 @@ class Polls:
     Args:
         queue: Name of the queue.
         look: One look of a poll.
+        opening: Opens the queue, so that `owned` is set. Raises the errors of a look.
         waiting_max: Maximum number of waiting polls.
     """
 
@@ -76,10 +77,12 @@ class Polls:
         self,
         queue: str,
         look: Callable[[Dequeue, Request], Awaitable[Dequeued]],
+        opening: Callable[[], Awaitable[object]],
         waiting_max: int,
     ) -> None:
         self._queue = queue
         self._look = look
+        self._open = opening
         self.owned: OwnedQueue | None = None
         self._layout = 0  # of the queue
         self._waiting = QueueWaiters(queue, waiting_max)
@@ -97,12 +100,12 @@ class Polls:
         until_s = asyncio.get_running_loop().time() + wait_s
         sleeper = Sleeper()
         waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
-        is_answered = self.owned is not None and self.owned.is_answered(request)
-        if is_answered or request.session in self.sleepers:
-            looks = True  # the request may be a repeated one
-        self._come(request.session, sleeper)
+        looks = looks or request.session in self.sleepers  # it may be a repeated one
+        self._come(request.session, sleeper)  # before any wait: the last poll to arrive remains
         self.tell()  # so that messages that arrive from now on are noted
         try:
+            if not looks:
+                looks = await self._is_answered(request) and not sleeper.is_over
             return await self._wait(command, request, until_s, waiter, sleeper, looks)
         finally:
             self._waiting.leaves(waiter)
@@ -110,6 +113,12 @@ class Polls:
                 del self.sleepers[request.session]
             if not self._waiting.filters and self.owned is not None:
                 self.owned.take_available(())  # nothing has to be noted
+
+    async def _is_answered(self, request: Request) -> bool:
+        """Whether the request is a repeated one that leased messages. Opens the queue."""
+        if self.owned is None:
+            await self._open()
+        return self.owned is not None and self.owned.is_answered(request)
 
     def _come(self, session: str, sleeper: Sleeper) -> None:
         """Register the poll, and end an earlier one of the session, which its caller has given
