@@ -54,6 +54,14 @@ def accept(agenda: Agenda, read: PageRead, rows: Sequence[ReminderRow]) -> None:
     agenda.accept(read, map(read_row, rows), position, len(rows) < read.limit)
 
 
+def begin(agenda: Agenda, before_ms: int) -> PageRead:
+    """Begin a sweep, and return its first read."""
+    agenda.begin_sweep(before_ms)
+    read = agenda.next_read()
+    assert read is not None
+    return read
+
+
 def sweep(agenda: Agenda, table: MemoryReminderTable, before_ms: int) -> None:
     agenda.begin_sweep(before_ms)
     while (read := agenda.next_read()) is not None:
@@ -89,9 +97,7 @@ def test_a_stale_page_cannot_restore_a_removed_reminder() -> None:
     """Orleans: StaleRefreshCannotRestoreUnregisteredReminder."""
     agenda, table = make()
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     rows = fetch(table, read)
     drop(table, "T/a")
     agenda.note(("T/a", "n"), None)
@@ -102,9 +108,7 @@ def test_a_stale_page_cannot_restore_a_removed_reminder() -> None:
 def test_a_stale_page_cannot_revert_a_newer_version() -> None:
     agenda, table = make()
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     rows = fetch(table, read)
     newer = put(table, "T/a", 7_000)
     agenda.note(newer.key, newer)
@@ -119,9 +123,7 @@ def test_a_page_that_was_read_during_a_delivery_does_not_deliver_again() -> None
     reminder = put(table, "T/a", 1_000)
     sweep(agenda, table, 100_000)
     assert agenda.take_due(1_000) == [reminder]
-    agenda.begin_sweep(100_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 100_000)
     rows = fetch(table, read)
     agenda.finish(reminder.key, put(table, "T/a", 61_000))
     accept(agenda, read, rows)
@@ -151,9 +153,7 @@ def test_a_reminder_that_is_gone_from_the_table_is_dropped_by_a_whole_sweep() ->
 def test_a_sweep_that_fails_in_the_middle_goes_on_with_the_same_page() -> None:
     agenda, table = make()
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     agenda.fail_read(read)
     assert agenda.is_sweeping
     again = agenda.next_read()
@@ -165,9 +165,7 @@ def test_a_sweep_that_fails_in_the_middle_goes_on_with_the_same_page() -> None:
 def test_a_late_page_of_a_sweep_that_was_given_up_is_ignored() -> None:
     agenda, table = make()
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     agenda.own(frozenset())
     agenda.own(ALL)
     assert agenda.needs_sweep
@@ -208,9 +206,7 @@ def test_a_failed_delivery_of_a_lost_bucket_is_not_repeated_here() -> None:
 def test_more_buckets_give_up_a_sweep_and_fewer_do_not() -> None:
     agenda, table = make()
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     rows = fetch(table, read)
     agenda.own(ALL - {bucket_of("T/b")})
     assert agenda.is_sweeping and not agenda.needs_sweep
@@ -241,9 +237,7 @@ def test_a_page_waits_until_there_is_room_for_half_of_the_limit() -> None:
 
 def test_a_page_that_is_read_again_has_newer_rows_than_the_notes() -> None:
     agenda, table = make()
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     agenda.note(("T/a", "n"), None)
     agenda.fail_read(read)
     put(table, "T/a", 1_000)  # in another silo
@@ -271,9 +265,7 @@ def test_a_new_reminder_of_a_later_page_is_loaded_by_that_page(fails: bool) -> N
     agenda, table = make(loaded_max=4)
     for number in range(6):
         put(table, f"T/{number}", 1_000 + number)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     accept(agenda, read, fetch(table, read))
     for reminder in agenda.take_due(1_001):
         agenda.finish(reminder.key, None)
@@ -291,9 +283,7 @@ def test_a_new_version_of_the_last_row_of_a_page_is_kept() -> None:
     agenda, table = make(loaded_max=2)
     for number in range(3):
         put(table, f"T/{number}", 1_000 + number)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     accept(agenda, read, fetch(table, read))
     newer = put(table, "T/1", 1_001)
     agenda.note(newer.key, newer)
@@ -311,9 +301,7 @@ def test_a_removed_reminder_is_dropped_at_once() -> None:
 def test_a_new_reminder_without_room_asks_for_another_sweep() -> None:
     agenda, table = make(loaded_max=1)
     put(table, "T/a", 1_000)
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     agenda.accept(read, map(read_row, fetch(table, read)), None, True)
     assert not agenda.needs_sweep
     other = put(table, "T/b", 2_000)
@@ -339,9 +327,7 @@ def test_a_failed_delivery_whose_reminder_changed_during_a_read_is_repeated() ->
     reminder = put(table, "T/a", 1_000)
     sweep(agenda, table, 10_000)
     assert agenda.take_due(1_000) == [reminder]
-    agenda.begin_sweep(10_000)
-    read = agenda.next_read()
-    assert read is not None
+    read = begin(agenda, 10_000)
     agenda.note(reminder.key, put(table, "T/a", 1_000))
     agenda.retry(reminder.key, 5_000)
     accept(agenda, read, fetch(table, read))

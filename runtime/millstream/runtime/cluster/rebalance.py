@@ -40,7 +40,7 @@ class Transfer(NamedTuple):
 
 
 class Phase(Enum):
-    """What a session does: it moves activations, or rests."""
+    """The phase of a session: the session moves activations, or waits."""
 
     BALANCING = "balancing"
     EVEN = "even"
