@@ -596,16 +596,18 @@ def test_an_error_names_the_wanted_and_the_hosted_versions(caller: str) -> None:
     play(main, 1, 2, 0)
 
 
+async def until_members(count: int, silo: Silo) -> None:
+    """Wait until the silo knows this many silos that are starting or active."""
+    while len(silo.members()) < count:
+        await asyncio.sleep(0.001)
+
+
 def test_a_call_waits_for_a_silo_with_its_version_that_is_starting() -> None:
     async def main(world: World) -> None:
         await world.at("silo-0", lambda silo: silo.grain(CallsOf1, "BOS").land("one"))
         world.cluster.add_silo()
 
-        async def until_joining(silo: Silo) -> None:
-            while len(silo.members()) < 2:
-                await asyncio.sleep(0.001)
-
-        await world.at("silo-0", until_joining)
+        await world.at("silo-0", partial(until_members, 2))
         found = await world.at("silo-0", lambda silo: silo.grain(CallsOf2, "BOS").land("two"))
         assert found == (2, world.address("silo-1"))
 
@@ -689,6 +691,65 @@ def test_after_a_whole_roll_back_callers_get_an_error_and_nothing_is_lost() -> N
         assert await world.at("silo-0", lambda silo: silo.grain(BookOf1, "B").lines()) == ["two"]
 
     play(main, 1, 2, -2)
+
+
+@pytest.mark.parametrize("caller", ["silo-0", "silo-2", "client"])
+def test_a_state_that_is_too_new_waits_for_a_silo_of_its_version_that_is_starting(
+    caller: str,
+) -> None:
+    async def main(world: World) -> None:
+        cluster = world.cluster
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf2, "B").add("two")) == 2
+        await cluster.remove_silo("silo-1")
+        LOG.clear()
+        cluster.add_silo()
+        await world.at("silo-0", partial(until_members, 3))
+
+        async def call(runtime: Silo | Client) -> list[str]:
+            return await runtime.grain(BookOf1, "B").lines()
+
+        if caller == "client":
+            await world.as_client(call)
+        else:
+            assert await world.at(caller, call) == ["two"]
+        assert LOG == [], "version 1 runs no code for a state of version 2"
+
+    play(main, 1, 2, 0, -2)
+
+
+def test_a_state_that_is_too_new_waits_for_no_silo_if_another_one_is_active() -> None:
+    async def main(world: World) -> None:
+        async def store(silo: Silo) -> None:
+            for number in range(10):
+                await silo.grain(BookOf2, f"B{number}").add("two")
+
+        async def call_all(silo: Silo) -> list[list[str]]:
+            grains = [silo.grain(BookOf1, f"B{number}") for number in range(10)]
+            return await asyncio.gather(*(book.lines() for book in grains))
+
+        await world.at("silo-1", store)
+        await world.at("silo-1", end_all)
+        world.cluster.add_silo()
+        await world.at("silo-0", partial(until_members, 3))
+        began_s = asyncio.get_running_loop().time()
+        assert await world.at("silo-0", call_all) == [["two"]] * 10
+        assert asyncio.get_running_loop().time() - began_s < 0.04
+
+    play(main, 1, 2, -2)
+
+
+def test_a_state_that_is_too_new_does_not_wait_for_a_silo_that_cannot_read_it() -> None:
+    async def main(world: World) -> None:
+        assert await world.at("silo-0", lambda silo: silo.grain(BookOf2, "B").add("two")) == 2
+        await world.cluster.remove_silo("silo-1")
+        world.cluster.add_silo()
+        await world.at("silo-0", partial(until_members, 2))
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(StateTooNew):
+            await world.at("silo-0", lambda silo: silo.grain(BookOf1, "B").lines())
+        assert asyncio.get_running_loop().time() - began_s < 0.01
+
+    play(main, 1, 2, -1)
 
 
 def test_an_error_of_another_grain_about_its_state_moves_no_caller() -> None:

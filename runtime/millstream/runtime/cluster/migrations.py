@@ -144,6 +144,10 @@ class Migrations:
             log.warning(text, kind.name, key, version, type(error).__name__, error)
             return ""
 
+    def is_newer_changing(self, kind: GrainKind, version: int) -> bool:
+        """Return whether a silo with a version of the type, or a later one, starts or stops."""
+        return self._placer.is_changing(kind.name, version)
+
     def _fits(self, activation: Activation, package: bytes) -> bool:
         fits = len(package) <= self._package_bytes_max
         if not fits:

@@ -278,14 +278,10 @@ class Placer:
         Raises nothing if silos with the version are starting or stopping, or no silo is suitable
         for another reason.
         """
-        name, found, view = kind.name, self._find(kind), self._member.view
+        name, found = kind.name, self._find(kind)
         if found is None or not found.silos or found.silos_at(version):
             return
-        changing = view.with_status(Status.JOINING, Status.STOPPING)
-        rows = [row for row in view.rows if row.silo in changing and name in row.grain_types]
-        if view.row(self._address) is None or any(
-            serves(find_version(row.versions, name), version) for row in rows
-        ):
+        if self._member.view.row(self._address) is None or self.is_changing(name, version):
             return
         raise VersionNotHosted(
             f"{show_text(f'{name}/{key}')}: the call wants version {version} of the class or a "
@@ -293,6 +289,17 @@ class Placer:
             "with this version, or call through a contract of a hosted version",
             wanted=version,
             hosted=found.versions,
+        )
+
+    def is_changing(self, name: str, version: int) -> bool:
+        """Return whether a silo with a version of a type, or a later one, starts or stops."""
+        view = self._member.view
+        changing = view.with_status(Status.JOINING, Status.STOPPING)
+        return any(
+            row.silo in changing
+            and name in row.grain_types
+            and serves(find_version(row.versions, name), version)
+            for row in view.rows
         )
 
     def check_hosted(self, name: str) -> None:

@@ -115,6 +115,10 @@ class Mover(Protocol):
         """Return another silo that hosts a version of the type or a later one, or ""."""
         ...
 
+    def is_newer_changing(self, kind: GrainKind, version: int, /) -> bool:
+        """Return whether a silo with a version of the type, or a later one, starts or stops."""
+        ...
+
 
 class Arrival(NamedTuple):
     """A package that has arrived. `registered` gets whether the directory has the activation."""
@@ -306,7 +310,7 @@ class Catalog:
         request.spec.label = "reading its states"
         if package is None:
             for state in states.values():
-                await read_state(activation, state)  # before the class runs any code
+                await self._read_state(activation, state)  # before the class runs any code
             activation.grain = construct(hosted.cls, activation, states)
             if hosted.cls.__init__ is not object.__init__:
                 for state in states.values():
@@ -316,7 +320,7 @@ class Catalog:
             known = self._rehydrate(activation, package)
             for name, state in states_of(activation.grain).items():
                 if name not in known:
-                    await read_state(activation, state)
+                    await self._read_state(activation, state)
         for state in states_of(activation.grain).values():
             if state.parcels.has_unsent and self.on_parcels is not None:
                 self.on_parcels(state)
@@ -326,6 +330,25 @@ class Catalog:
         if activation.kind.arms_reminders:
             request.spec.label = "storing its reminders"
             await self._turns.extension_of(activation, REMINDERS).reminders.arm_marked()
+
+    async def _read_state(self, activation: Activation, state: State[Any]) -> None:
+        """Read a state. If a later version has stored it, the activation wants that version.
+
+        If the only silos with that version are starting or stopping, wait for one of them as long
+        as a call does that is sent again.
+        """
+        try:
+            await state.read()
+        except StateTooNew as error:
+            box, kind, options = activation.ensure_mailbox(), activation.kind, self._turns.options
+            box.wanted_version = max(box.wanted_version, error.stored)
+            for attempt in range(options.redirects_max):
+                if find_newer(self.mover, activation) or not self.mover.is_newer_changing(
+                    kind, box.wanted_version
+                ):
+                    break
+                await asyncio.sleep(options.retry_first_s * 2**attempt)
+            raise
 
     def _rehydrate(self, activation: Activation, package: bytes) -> Collection[str]:
         """Open the package of a moved activation. Returns the states that came along; none if the
@@ -631,16 +654,6 @@ async def register(
         if not arrival.registered.done():
             arrival.registered.set_result(winner is None)
     return winner
-
-
-async def read_state(activation: Activation, state: State[Any]) -> None:
-    """Read a state. If a later version has stored it, the activation wants that version."""
-    try:
-        await state.read()
-    except StateTooNew as error:
-        box = activation.ensure_mailbox()
-        box.wanted_version = max(box.wanted_version, error.stored)
-        raise
 
 
 def find_newer(mover: Mover, activation: Activation) -> str:
