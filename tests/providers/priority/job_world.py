@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -136,6 +136,7 @@ class World:
         filters: CallFilters | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         parts: Callable[[World], Mapping[str, Any]] | None = None,
+        grains: Sequence[type[Grain]] = (Order, Basket),
     ) -> None:
         global _notes
         self.notes = _notes = Notes()
@@ -149,7 +150,7 @@ class World:
         self.cluster = SimCluster(
             simulation,
             silos=silos,
-            grains=[Order, Basket],
+            grains=grains,
             parts=made if parts is None else parts(self),
             filters=CallFilters() if filters is None else filters,
             options=RUNTIME,

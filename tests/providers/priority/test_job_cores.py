@@ -154,7 +154,7 @@ def test_a_stored_job_is_read_back() -> None:
 
 
 def test_a_job_of_a_later_release_is_read() -> None:
-    assert read_row(pack(["O", "k", "m", b"", None, {}, {}, "new"])).method == "m"
+    assert read_row(pack(["O", "k", "m", b"", None, {}, {}, 1, "new"])).method == "m"
 
 
 def test_a_long_name_is_cut_in_the_metadata_and_the_type_is_not() -> None:

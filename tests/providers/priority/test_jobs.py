@@ -49,6 +49,7 @@ from millstream.runtime import (
     CallFilters,
     CallTimeout,
     ConfigError,
+    Contract,
     Grain,
     GrainCall,
     NotInCluster,
@@ -57,6 +58,7 @@ from millstream.runtime import (
     Proceed,
     Silo,
     SiloUnavailable,
+    grain,
     is_reference,
     with_options,
 )
@@ -840,3 +842,67 @@ def test_jobs_continue_when_an_operator_deletes_their_queue() -> None:
         assert await (await world.after(0.0)).result() == 10
 
     in_world(main)
+
+
+# -- two versions of a grain type
+
+
+@grain(name="Parcel")
+class Parcel1(Grain):
+    number = 1
+
+    async def send(self) -> int:
+        return self.number
+
+
+@grain(name="Parcel", version=2)
+class Parcel2(Parcel1):
+    number = 2
+
+    async def insure(self) -> str:
+        return self.context.silo
+
+
+@grain(name="Parcel")
+class ParcelOf1(Contract):
+    async def send(self) -> int:
+        raise NotImplementedError
+
+
+@grain(name="Parcel", version=2)
+class ParcelOf2(ParcelOf1):
+    async def insure(self) -> str:
+        raise NotImplementedError
+
+
+TWO_VERSIONS: Any = {
+    "silos": 3,
+    "grains": [Parcel1, Parcel2],
+    "lacking": {"silo-0": [Parcel2], "silo-1": [Parcel2], "silo-2": [Parcel1]},
+}
+
+
+def test_a_job_of_a_method_that_only_the_later_version_has_runs_there() -> None:
+    async def main(world: World) -> None:
+        parcels = [world.client.grain(ParcelOf2, f"P{number}") for number in range(6)]
+        for parcel in parcels:
+            assert await world.client.grain(ParcelOf1, parcel.key).send() in (1, 2)
+        jobs = [await schedule(world.client, timedelta(0), parcel.insure) for parcel in parcels]
+        homes = {await job.result() for job in jobs}
+        assert {world.host_of(home) for home in homes} == {"silo-2"}
+        assert {(await job.status()).attempts for job in jobs} == {1}
+
+    in_world(main, retry=JobRetry(attempts=1), **TWO_VERSIONS)
+
+
+def test_a_job_moves_its_grain_up_if_a_silo_of_the_later_version_runs_it() -> None:
+    async def main(world: World) -> None:
+        parcels = [world.client.grain(ParcelOf1, f"P{number}") for number in range(12)]
+        before = [await parcel.send() for parcel in parcels]
+        jobs = [await schedule(world.client, timedelta(0), parcel.send) for parcel in parcels]
+        ran = [await job.result() for job in jobs]
+        assert [await parcel.send() for parcel in parcels] == ran
+        assert all(new >= old for old, new in zip(before, ran, strict=True))
+        assert sum(ran) > sum(before)
+
+    in_world(main, **TWO_VERSIONS)

@@ -44,6 +44,7 @@ from millstream.runtime.errors import (
     SiloUnavailable,
     StateTooNew,
 )
+from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, ActivationState
@@ -310,7 +311,9 @@ class Catalog:
         request.spec.label = "reading its states"
         if package is None:
             for state in states.values():
-                await self._read_state(activation, state)  # before the class runs any code
+                await read_state(
+                    activation, state, self.mover, self._turns.options
+                )  # before the class runs any code
             activation.grain = construct(hosted.cls, activation, states)
             if hosted.cls.__init__ is not object.__init__:
                 for state in states.values():
@@ -320,7 +323,7 @@ class Catalog:
             known = self._rehydrate(activation, package)
             for name, state in states_of(activation.grain).items():
                 if name not in known:
-                    await self._read_state(activation, state)
+                    await read_state(activation, state, self.mover, self._turns.options)
         for state in states_of(activation.grain).values():
             if state.parcels.has_unsent and self.on_parcels is not None:
                 self.on_parcels(state)
@@ -330,25 +333,6 @@ class Catalog:
         if activation.kind.arms_reminders:
             request.spec.label = "storing its reminders"
             await self._turns.extension_of(activation, REMINDERS).reminders.arm_marked()
-
-    async def _read_state(self, activation: Activation, state: State[Any]) -> None:
-        """Read a state. If a later version has stored it, the activation wants that version.
-
-        If the only silos with that version are starting or stopping, wait for one of them as long
-        as a call does that is sent again.
-        """
-        try:
-            await state.read()
-        except StateTooNew as error:
-            box, kind, options = activation.ensure_mailbox(), activation.kind, self._turns.options
-            box.wanted_version = max(box.wanted_version, error.stored)
-            for attempt in range(options.redirects_max):
-                if find_newer(self.mover, activation) or not self.mover.is_newer_changing(
-                    kind, box.wanted_version
-                ):
-                    break
-                await asyncio.sleep(options.retry_first_s * 2**attempt)
-            raise
 
     def _rehydrate(self, activation: Activation, package: bytes) -> Collection[str]:
         """Open the package of a moved activation. Returns the states that came along; none if the
@@ -654,6 +638,27 @@ async def register(
         if not arrival.registered.done():
             arrival.registered.set_result(winner is None)
     return winner
+
+
+async def read_state(
+    activation: Activation, state: State[Any], mover: Mover, options: RuntimeOptions
+) -> None:
+    """Read a state. If a later version has stored it, the activation wants that version.
+
+    If the only silos with that version are starting or stopping, wait for one of them as long as a
+    call does that is sent again.
+    """
+    try:
+        await state.read()
+    except StateTooNew as error:
+        box, kind = activation.ensure_mailbox(), activation.kind
+        box.wanted_version = max(box.wanted_version, error.stored)
+        for attempt in range(options.redirects_max):
+            is_awaited = mover.is_newer_changing(kind, box.wanted_version)
+            if not is_awaited or find_newer(mover, activation):
+                break
+            await asyncio.sleep(options.retry_first_s * 2**attempt)
+        raise
 
 
 def find_newer(mover: Mover, activation: Activation) -> str:

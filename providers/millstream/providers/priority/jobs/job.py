@@ -125,6 +125,7 @@ class JobCalls:
             target.timeout_s,
             dict(target.headers),
             dict(target.flowing_headers),
+            target.spec.version,
         )
         self._check_part()
         id = self.opener.new_name()

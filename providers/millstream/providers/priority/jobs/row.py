@@ -46,6 +46,7 @@ class JobRow(msgspec.Struct, frozen=True, array_like=True):
         timeout_s: The deadline of the call in seconds. None: that of the method.
         headers: The headers for the callee only.
         flowing_headers: The headers for the whole chain.
+        version: The version of the class or contract that the program scheduled the method of.
     """
 
     type_name: str
@@ -55,6 +56,7 @@ class JobRow(msgspec.Struct, frozen=True, array_like=True):
     timeout_s: float | None = None
     headers: dict[str, str] = {}
     flowing_headers: dict[str, str] = {}
+    version: int = 1
 
 
 class OutcomeKind(IntEnum):

@@ -4,7 +4,8 @@ Owns `JobRunner`. The decision about a job after its call is in `decision`.
 
 Invariants:
 
-- A silo leases only jobs of grain types that it hosts, so it knows their methods and arguments.
+- A silo leases only jobs of grain types that it hosts, so it knows their methods and arguments. It
+  returns a job of a later version of the type than it hosts.
 - At most `running_max` jobs run. A leased job that finds no room is released at once, and the
   attempt does not count.
 - A result is stored before its job is completed, so a completed job has its result. The first
@@ -38,7 +39,7 @@ from millstream.providers.priority.surface.calls import PATIENCE_S
 from millstream.providers.priority.surface.lease import Lease
 from millstream.providers.priority.surface.poll import give_back
 from millstream.providers.priority.surface.routed import QueueCalls
-from millstream.runtime import MillstreamError, Role, with_options
+from millstream.runtime import MillstreamError, Role, VersionNotHosted, with_options
 from millstream.runtime.extending import (
     Backoff,
     GrainType,
@@ -235,8 +236,8 @@ class JobRunner:
         is_unreadable, outcome, error = False, None, None
         try:
             row, arguments = self._read(grain_type, lease)
-        except JobFailed as problem:
-            is_unreadable, error = True, cast(Exception, problem)
+        except (JobFailed, VersionNotHosted) as problem:
+            is_unreadable, error = isinstance(problem, JobFailed), cast(Exception, problem)
         else:
             try:
                 outcome = await self._call(grain_type, row, arguments, lease)
@@ -254,9 +255,12 @@ class JobRunner:
         await self._settle(lease, then, outcome, error)
 
     def _read(self, grain_type: GrainType, lease: Lease) -> tuple[JobRow, tuple[object, ...]]:
-        """The call of a job. Raises JobFailed if this silo cannot make the call."""
+        """The call of a job. Raises JobFailed if this silo cannot make the call, and
+        VersionNotHosted if another silo can.
+        """
         try:
             row = read_row(lease.payload)
+            check_version(row, grain_type)
             spec = grain_type.spec_of(row.method)
             if spec is None:
                 what = f"{grain_type.name} has no method {row.method!r} in silo"
@@ -267,7 +271,7 @@ class JobRunner:
                 form = "one-way" if spec.is_one_way else "a generator"
                 raise JobFailed(lease.id, f"{spec.label} is {form}, and so no job")
             return row, spec.arguments.decode(row.arguments, self._services.runtime)
-        except JobFailed:
+        except (JobFailed, VersionNotHosted):
             raise
         except (msgspec.DecodeError, MillstreamError, TypeError) as error:
             raise JobFailed(
@@ -357,6 +361,18 @@ async def make_queue(queue: QueueCalls, wanted: QueueSettings) -> None:
         dequeue_blocked=known.dequeue_blocked,
     )
     await queue.do(Configure(merged))
+
+
+def check_version(row: JobRow, grain_type: GrainType) -> None:
+    """Raise VersionNotHosted for a job of a later version of the type than this silo hosts."""
+    if row.version > grain_type.version:
+        raise VersionNotHosted(
+            f"{show_text(f'{row.type_name}/{row.key}.{row.method}')} was scheduled through version "
+            f"{row.version} of the class, and this silo hosts version {grain_type.version}: start "
+            f"silos with version {row.version} or a later one",
+            wanted=row.version,
+            hosted=(grain_type.version,),
+        )
 
 
 def is_runnable(grain_type: GrainType) -> bool:
