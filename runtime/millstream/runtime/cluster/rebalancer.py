@@ -120,7 +120,7 @@ class ActivationRebalancing:
         self._source, self._source_until_s = "", 0.0
         self.moved = 0
         """Activations that this silo has moved to others."""
-        loads.rebalancing = lambda: (self.count(), self.control)
+        loads.rebalancing = lambda: (self.count(), self.learn_control())
         targets.add(RebalancingTarget(self))
 
     def start(self) -> None:
@@ -133,21 +133,22 @@ class ActivationRebalancing:
 
     # -- what this silo knows
 
-    @property
-    def control(self) -> int:
-        """The highest control number that this silo has heard of."""
+    def learn_control(self) -> int:
+        """Take over the highest control number of the newest reports, and return the number.
+
+        Reports expire, so the silo remembers the number.
+        """
         heard = (report.control or 0 for report in self._loads.fresh_reports().values())
         self._control = max(self._control, *(one for one in heard if one <= CONTROL_MOST), 0)
         return self._control
 
-    @property
     def is_suspended(self) -> bool:
-        """True if the last order was to suspend rebalancing."""
-        return self.control % 2 == 1
+        """Return whether the last order that this silo knows was to suspend rebalancing."""
+        return self.learn_control() % 2 == 1
 
     async def set_suspended(self, is_suspended: bool) -> None:
         """Suspend or resume rebalancing in all silos."""
-        if self.is_suspended is not is_suspended:
+        if self.is_suspended() is not is_suspended:
             self._control += 1
         await self._loads.tell_now()
 
@@ -190,7 +191,7 @@ class ActivationRebalancing:
         if not self._catalog.is_accepting or self.find_coordinator() != self._address:
             self._session = None
             return
-        if self.is_suspended:
+        if self.is_suspended():
             return
         if self._session is None:
             self._session = Session(self._options)
@@ -239,7 +240,7 @@ class ActivationRebalancing:
         """Give at most `count` activations to a silo. Returns how many, or REFUSED."""
         now_s = asyncio.get_running_loop().time()
         is_getting = now_s < self._source_until_s
-        if self._is_giving or is_getting or self.is_suspended or not self._catalog.is_accepting:
+        if self._is_giving or is_getting or self.is_suspended() or not self._catalog.is_accepting:
             return REFUSED
         self._is_giving = True
         try:
@@ -289,7 +290,7 @@ class ActivationRebalancing:
         return began
 
     def _may_go_on(self) -> bool:
-        return self._catalog.is_accepting and not self.is_suspended
+        return self._catalog.is_accepting and not self.is_suspended()
 
     def _list_all(self) -> list[Activation]:
         return [one for kind in self._list_movable() for one in self._catalog.of(kind.name).all()]
@@ -400,7 +401,7 @@ class Rebalancer:
         counts = rebalancing.counts()
         return RebalancingStatus(
             coordinator=rebalancing.find_coordinator(),
-            is_suspended=rebalancing.is_suspended,
+            is_suspended=rebalancing.is_suspended(),
             unevenness=measure_unevenness(counts),
             activations=MappingProxyType(counts),
             moved=rebalancing.moved,
