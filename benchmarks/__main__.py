@@ -122,7 +122,7 @@ SIZED = (
     "slow_consumer.",
     "spark.",
 )  # subjects that take a share of their full load
-LONG = ("priority", "slow_consumer", "spark")  # suites for which one round is enough
+LONG = ("priority", "reminders", "slow_consumer", "spark")  # suites for which one round is enough
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
