@@ -44,7 +44,7 @@ def test_the_limits_of_a_container_replace_those_of_the_machine() -> None:
     assert (found.memory_total, found.memory_available, found.cores) == (500_000, 300_000, 0.5)
 
 
-@pytest.mark.parametrize("limit", ["max\n", "2000000\n"])
+@pytest.mark.parametrize("limit", ["max\n", "2000000\n", "1024000\n"])
 def test_a_container_without_a_lower_limit_changes_nothing(limit: str) -> None:
     files = group(limit=limit, current="900000\n")
     assert usage({**MACHINE, **files}) == MACHINE_USAGE
@@ -60,9 +60,34 @@ def test_a_container_that_uses_more_than_its_limit_has_nothing_left() -> None:
     assert usage({**MACHINE, **files}).memory_available == 0
 
 
-def test_files_are_found_without_a_line_of_the_group() -> None:
-    files = {"sys/fs/cgroup/memory.max": "1000", "sys/fs/cgroup/memory.current": "400"}
-    assert usage(files).memory_available == 600
+@pytest.mark.parametrize(
+    ("stat", "available"), [("", 600), ("inactive_file 100", 700), ("inactive_file 500", 1_000)]
+)
+@pytest.mark.parametrize("line", ["", "0::/\n", "0::/../app.slice\n"])
+def test_without_a_folder_of_its_own_the_process_is_in_the_first_group(
+    line: str, stat: str, available: int
+) -> None:
+    found = usage(
+        {
+            "proc/self/cgroup": line,
+            "sys/fs/cgroup/memory.max": "1000",
+            "sys/fs/cgroup/memory.current": "400",
+            "sys/fs/cgroup/memory.stat": stat,
+        }
+    )
+    assert (found.memory_total, found.memory_available) == (1_000, available)
+
+
+def test_groups_of_version_1_are_passed_over() -> None:
+    files = group(limit="1000", current="400")
+    groups = {"proc/self/cgroup": "1:memory:/other\n" + files["proc/self/cgroup"]}
+    assert usage({**files, **groups}).memory_available == 600
+
+
+def test_figures_have_at_most_19_digits() -> None:
+    highest, higher = "9" * 19, "1" + "0" * 19
+    assert usage({"proc/meminfo": f"MemTotal: {highest}"}).memory_total == int(highest)
+    assert usage({"proc/meminfo": f"MemTotal: {higher}"}).memory_total is None
 
 
 def test_no_files_give_no_figures() -> None:
@@ -70,7 +95,7 @@ def test_no_files_give_no_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\x00\xff", "MemTotal:", "MemTotal: -5 kB", "a b c", "9" * 40]
+    "text", ["", "\x00\xff", "1 ² 3", "MemTotal:", "MemTotal: -5 kB", "a b c", "9" * 40]
 )
 def test_files_with_other_content_give_no_figures(text: str) -> None:
     names = [*MACHINE, *group(limit="", current="")]

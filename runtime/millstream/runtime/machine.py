@@ -82,7 +82,7 @@ def parse_table(text: str) -> dict[str, int]:
     """Return the bytes of each line `name: count kB` or `name count`."""
     found: dict[str, int] = {}
     for line in text.splitlines():
-        name, *rest = line.split()[:3] or [""]
+        name, *rest = line.split() or [""]
         count = parse_count(rest[0]) if rest else None
         if count is not None:
             found[name.rstrip(":")] = count * 1_024 if rest[1:] == ["kB"] else count
@@ -92,7 +92,7 @@ def parse_table(text: str) -> dict[str, int]:
 def parse_count(text: str) -> int | None:
     """Return a count of bytes, or None for `max` and for anything else."""
     text = text.strip()
-    return int(text) if text.isdigit() and len(text) < 20 else None
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def parse_quota(text: str) -> float | None:
