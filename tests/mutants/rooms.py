@@ -274,6 +274,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{RUNTIME}/definition/filters.py": (*FILTERS, f"{TURNS}/test_reentrancy.py"),
         f"{RUNTIME}/definition/parcels.py": (f"{DEFINITION}/test_parcels.py",),
+        f"{RUNTIME}/definition/versions.py": (f"{DEFINITION}/test_versions.py",),
+        f"{RUNTIME}/definition/upgrades.py": (f"{DEFINITION}/test_upgrades.py",),
     },
     "wire": {
         f"{RUNTIME}/wire/framing.py": (

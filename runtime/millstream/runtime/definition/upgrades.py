@@ -129,7 +129,8 @@ class StateUpgrades:
         steps = [step for step in self._steps if step.from_version >= stored]
         if not steps:
             return codec.decode(data, runtime)
-        value, step = steps[0].old.decode(data, runtime), steps[0]
+        step = steps[0]
+        value = step.old.decode(data, runtime)
         try:
             for step in steps:
                 value = step.fn(value)
