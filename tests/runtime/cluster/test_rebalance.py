@@ -50,6 +50,7 @@ def after(counts: Mapping[str, int], transfers: list[Transfer]) -> dict[str, int
         ({"a": 10, "b": 0}, 0.5),
         ({"a": 9, "b": 0, "c": 0}, 6 / 9),
         ({"a": 4, "b": 4, "c": 1}, 2 / 9),
+        ({"a": 2, "b": 2, "c": 2, "d": 0}, 1 / 6),
         ({"a": 3, "b": 3, "c": 3, "d": 5}, 1 / 14),
     ],
 )
@@ -180,6 +181,19 @@ def test_rounds_without_improvement_end_a_session_and_drift_begins_another() -> 
     assert session.decide({"a": 400, "b": 100}) == [Transfer("a", "b", 150)]
 
 
+def test_a_stagnant_session_starts_when_the_unevenness_has_grown_by_more_than_the_bound() -> None:
+    session = Session(Rebalancing(start_above=0.125))
+    decided = [session.decide({"a": 12, "b": 4}) for _ in range(6)]  # 0.25
+    assert session.phase is Phase.STAGNANT and decided[-1] == []
+    assert session.decide({"a": 14, "b": 2}) == []  # 0.375
+    assert session.decide({"a": 15, "b": 1}) == [Transfer("a", "b", 7)]
+
+
+def test_without_a_least_improvement_no_round_is_stagnant() -> None:
+    session = Session(Rebalancing(improvement_min=0.0))
+    assert all(session.decide({"a": 200, "b": 100}) for _ in range(10))
+
+
 def test_improvement_begins_the_count_of_stagnant_rounds_again() -> None:
     session = Session(OPTIONS)
     for count in range(200, 150, -2):  # each third round improves
@@ -205,11 +219,12 @@ def test_a_change_of_even_silos_begins_no_session() -> None:
     assert session.decide({"a": 160, "b": 100, "c": 40}) != []
 
 
-def test_a_session_starts_above_its_bound_and_not_at_it() -> None:
+@pytest.mark.parametrize("other", ["b", "c"])
+def test_a_session_starts_above_its_bound_and_not_at_it(other: str) -> None:
     session = Session(OPTIONS)
     assert session.decide({"a": 100, "b": 100}) == []
-    assert session.decide({"a": 120, "b": 80}) == []
-    assert session.decide({"a": 121, "b": 79}) != []
+    assert session.decide({"a": 120, other: 80}) == []
+    assert session.decide({"a": 121, other: 79}) != []
 
 
 def test_a_later_session_has_as_many_stagnant_rounds() -> None:

@@ -18,6 +18,7 @@ counts times memory; this module counts the activations that would have to move.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -117,7 +118,7 @@ class Session:
     def __init__(self, options: Rebalancing) -> None:
         self._options = options
         self.phase = Phase.BALANCING
-        self._best = 1.0 + options.improvement_min  # the lowest unevenness of this session
+        self._best = math.inf  # the lowest unevenness of this session
         self._stagnant = 0
         self._rested = 0
         self._silos: frozenset[str] = frozenset()
@@ -153,8 +154,8 @@ class Session:
         return self.phase is Phase.EVEN and unevenness > self._options.start_above
 
     def _start(self) -> None:
-        self.phase, self._stagnant, self._rested = Phase.BALANCING, 0, 0
-        self._best = 1.0 + self._options.improvement_min
+        self.phase, self._rested = Phase.BALANCING, 0
+        self._best = math.inf  # so the first round improves, and no round is stagnant yet
         self._barren.clear()
 
     def note_barren(self, transfer: Transfer) -> None:
