@@ -119,6 +119,11 @@ def test_a_missing_figure_counts_as_the_mean_of_the_others(figure: str) -> None:
     assert alone["a"] == alone["b"]
 
 
+@pytest.mark.parametrize("idle", [Load(), Load(activations=0, cpu=0.0, memory_total=0.0)])
+def test_silos_without_any_load_have_the_score_0(idle: Load) -> None:
+    assert score_all({"a": idle, "b": Load()}, OPTIONS) == {"a": 0.0, "b": 0.0}
+
+
 def test_silos_without_any_report_are_all_chosen() -> None:
     assert choices({"a": Load(), "b": Load(), "c": Load()}) == {"a", "b", "c"}
 
@@ -172,7 +177,8 @@ def test_a_silo_at_a_limit_is_not_overloaded(at_the_limit: Load) -> None:
 @pytest.mark.parametrize("figure", ["cpu", "memory_available", "memory_total", "lag_s"])
 def test_a_silo_whose_figures_are_not_known_is_not_overloaded(figure: str) -> None:
     unknown: Any = {figure: None, "activations": 10_000}
-    assert choices({"a": OVERLOADED["silent"], "b": replace(IDLE, **unknown)}) == {"b"}
+    loads = {"a": OVERLOADED["silent"], "b": replace(IDLE, **unknown)}
+    assert choices(loads, cpu_max=0.5, memory_max=0.5, lag_max_s=0.5) == {"b"}
 
 
 def test_placements_since_a_report_do_not_make_a_silo_overloaded() -> None:
@@ -188,6 +194,7 @@ def test_the_silo_of_the_caller_is_preferred_within_the_margin() -> None:
     assert choices(near, local="c") == {"a"}
     assert choices(far, local="b") == {"a"}
     assert choices(near, local="b", local_margin=0.0) == {"a"}
+    assert choices({"a": IDLE, "b": IDLE}, local="b", local_margin=0.0) == {"b"}
 
 
 def test_the_silo_of_the_caller_is_compared_whatever_is_drawn() -> None:
@@ -410,6 +417,7 @@ def test_smoothed_figures_stay_in_the_range_of_the_measured_ones(
 
 
 BASE = LoadReport(1, 5, 0.5, 10, 50, 100, 0.2)
+WITHOUT_TOTAL = msgspec.structs.replace(BASE, memory_total=None)
 
 
 @pytest.mark.parametrize(
@@ -433,6 +441,14 @@ def test_a_report_is_sent_at_once_if_a_figure_has_moved(
     change: dict[str, Any], is_sent: bool
 ) -> None:
     assert differs(BASE, msgspec.structs.replace(BASE, **change)) is is_sent
+
+
+@pytest.mark.parametrize(("used", "is_sent"), [(10, False), (11, True)])
+def test_without_the_memory_of_the_machine_each_change_of_memory_is_sent(
+    used: int, is_sent: bool
+) -> None:
+    changed = msgspec.structs.replace(WITHOUT_TOTAL, memory_used=used)
+    assert differs(WITHOUT_TOTAL, changed) is is_sent
 
 
 class LaterReport(LoadReport, array_like=True, frozen=True):

@@ -158,7 +158,7 @@ class LoadMeter:
 
     def __init__(self, smoothing_s: float) -> None:
         self._smoothing_s = smoothing_s
-        self._at_s: float | None = None
+        self._at_s = -math.inf  # so the first figures count as they are
         self._cpu_s: float | None = None
         self._known: dict[str, float] = {}
 
@@ -171,7 +171,7 @@ class LoadMeter:
             usage: the resources that the process has used.
             lag_s: the lag of the event loop since the last measurement.
         """
-        elapsed_s = 0.0 if self._at_s is None else now_s - self._at_s
+        elapsed_s = now_s - self._at_s
         cpu = self._cpu_share(usage, elapsed_s)
         self._at_s, self._cpu_s = now_s, usage.cpu_s
         smooth = self._smooth
@@ -231,12 +231,20 @@ def has_moved(old: float | None, new: float | None, step: float) -> bool:
 class Heard:
     """The last report of one silo, and the placements since then."""
 
-    __slots__ = ("at_s", "placed", "report")
+    __slots__ = ("activations", "at_s", "placed", "report")
 
     def __init__(self, report: LoadReport | None, at_s: float) -> None:
+        count = None if report is None else report.activations
+        activations = check_figure(count, ACTIVATIONS_MOST)
+        self.activations = None if activations is None else int(activations)
         self.report = report
         self.at_s = at_s
         self.placed = 0
+
+    @property
+    def count(self) -> int:
+        """The activations in the report, with the placements since then."""
+        return (self.activations or 0) + self.placed
 
 
 class KnownLoads:
@@ -253,8 +261,8 @@ class KnownLoads:
 
     def learn(self, silo: str, report: LoadReport, now_s: float) -> None:
         """Store a report. It replaces the placements that this silo made meanwhile."""
-        self._heard[silo] = Heard(report, now_s)
-        self._counts[silo] = int(check_figure(report.activations, ACTIVATIONS_MOST) or 0)
+        heard = self._heard[silo] = Heard(report, now_s)
+        self._counts[silo] = heard.count
 
     def place(self, silo: str, now_s: float) -> None:
         """Note that this silo has placed an activation there."""
@@ -262,16 +270,14 @@ class KnownLoads:
         if heard is None:
             heard = self._heard[silo] = Heard(None, now_s)
         heard.placed += 1
-        self._counts[silo] = self._counts.get(silo, 0) + 1
+        self._counts[silo] = heard.count
 
     def keep(self, silos: Iterable[str]) -> None:
         """Forget all other silos, and half of the placements since the reports."""
         self._heard = {silo: self._heard[silo] for silo in silos if silo in self._heard}
-        self._counts = {}
-        for silo, heard in self._heard.items():
+        for heard in self._heard.values():
             heard.placed //= 2
-            count = 0 if heard.report is None else heard.report.activations
-            self._counts[silo] = int(check_figure(count, ACTIVATIONS_MOST) or 0) + heard.placed
+        self._counts = {silo: heard.count for silo, heard in self._heard.items()}
 
     def fresh_reports(self, now_s: float) -> dict[str, LoadReport]:
         """Return the last reports that are not stale."""
@@ -291,9 +297,8 @@ class KnownLoads:
         if heard.report is None:
             return Load(placed=heard.placed)
         report = heard.report
-        activations = check_figure(report.activations, ACTIVATIONS_MOST)
         return Load(
-            activations=None if activations is None else int(activations),
+            activations=heard.activations,
             cpu=check_figure(report.cpu, 1.0),
             memory_used=check_figure(report.memory_used, BYTES_MOST),
             memory_available=check_figure(report.memory_available, BYTES_MOST),
@@ -353,9 +358,11 @@ def draw(silos: Sequence[str], count: int, roll: Callable[[int], int]) -> list[s
 
 
 def score_all(loads: Mapping[str, Load], options: PlacementOptions) -> dict[str, float]:
-    """Return the score of each silo: 0 for no load, 1 for the highest in every respect."""
-    most = max((load.estimated_activations or 0.0 for load in loads.values()), default=0.0)
-    largest = max((load.memory_total or 0.0 for load in loads.values()), default=0.0)
+    """Return the score of each silo (at least one): 0 for no load, 1 for the highest in every
+    respect.
+    """
+    most = max(load.estimated_activations or 0.0 for load in loads.values())
+    largest = max(load.memory_total or 0.0 for load in loads.values())
     known: tuple[tuple[float, Callable[[Load], float | None]], ...] = (
         (options.cpu_weight, lambda load: load.estimated_cpu),
         (options.memory_used_weight, lambda load: load.used_share),
