@@ -85,7 +85,7 @@ class CutLink:
     def __init__(self, link: Link, is_cut: Callable[[], bool]) -> None:
         self._link = link
         self._is_cut = is_cut
-        self.peer = link.peer
+        self.peer, self.certified = link.peer, link.certified
 
     @property
     def waiting_bytes(self) -> int:

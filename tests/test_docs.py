@@ -335,6 +335,7 @@ def test_the_messages_of_the_page_are_those_of_the_code() -> None:
 TAGGED = re.compile(r"^```python title=\"\S+\"$", re.M)
 WITHOUT_TAGS = {
     "door.md",  # has parts of programs
+    "tls.md",  # needs several machines: tests/real/test_tls.py
     "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py
 }
 GUIDES = DOCS / "guides"

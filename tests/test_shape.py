@@ -75,9 +75,10 @@ OPENERS = {
     *("start_server", "create_unix_connection", "create_unix_server", "open_unix_connection"),
 }
 SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
-# the transport, and addresses, which resolve names and numbers
+# the transport, its contexts of TLS, and addresses, which resolve names and numbers
 MAY_OPEN_SOCKETS = {
     "runtime/millstream/runtime/wire/address.py",
+    "runtime/millstream/runtime/wire/tls.py",
     "runtime/millstream/runtime/wire/transport.py",
 }
 SYNCING = {"os.fsync", "os.fdatasync", "os.pwrite", "os.pwritev", "os.posix_fallocate", "fcntl"}

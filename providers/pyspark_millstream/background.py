@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from threading import Lock, Thread
 from typing import Any, Protocol, TypeVar
 
-from millstream.runtime import Client, RuntimeOptions, SiloUnavailable, connect
+from millstream.runtime import Client, RuntimeOptions, SiloUnavailable, Tls, connect
 from millstream.runtime.extending import Backoff
 from millstream.runtime.run import loop_factory
 
@@ -130,6 +130,12 @@ class Background:
             await self._kept.popitem()[1].client.aclose()
 
 
+def find_tls() -> Tls | None:
+    """Return the files for TLS of this machine, in the directory of `MILLSTREAM_TLS`."""
+    directory = os.environ.get("MILLSTREAM_TLS", "")
+    return Tls.in_directory(directory) if directory else None
+
+
 async def _connect(options: Where) -> Client:
     """Return a client that has reached a gateway."""
     call_timeout_s = min(CALL_TIMEOUT_S, options.patience_s)
@@ -137,7 +143,9 @@ async def _connect(options: Where) -> Client:
     loop = asyncio.get_running_loop()
     end_s, failures = loop.time() + options.patience_s, 0
     while True:
-        client = connect(*options.gateways, cluster=options.cluster, options=runtime)
+        client = connect(
+            *options.gateways, cluster=options.cluster, options=runtime, tls=find_tls()
+        )
         try:
             return await client.__aenter__()
         except SiloUnavailable as error:

@@ -11,7 +11,7 @@ import pytest
 
 import millstream.runtime
 from millstream.console.main import main
-from millstream.runtime import ConfigError, Silo
+from millstream.runtime import ConfigError, Silo, Tls
 from millstream.runtime.run.program import prepare, read_arguments
 
 APP = """
@@ -83,6 +83,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "store": "sqlite:state,old=sqlite:more",
         "labels": "zone=a,disk=ssd",
         "insecure": "yes",
+        "tls": "/etc/shop",
         "bookie": "yes",
     }
     expected = {
@@ -94,6 +95,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "stores": {"default": "sqlite:state", "old": "sqlite:more"},
         "labels": {"zone": "a", "disk": "ssd"},
         "insecure": True,
+        "tls": Tls("/etc/shop/tls.crt", "/etc/shop/tls.key", "/etc/shop/ca.crt"),
         "bookie": True,
     }
     variables = {f"MILLSTREAM_{flag.upper()}": text or "" for flag, text in flags.items()}

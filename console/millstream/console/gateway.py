@@ -1,4 +1,4 @@
-"""The connection of commands to a running cluster: gateways, name, and the operator's secret.
+"""The connection of commands to a running cluster: gateways, name, secret and files for TLS.
 
 This module owns these options and the client. A wrong option is reported with its name before any
 connection is opened.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from millstream.runtime import Client, ConfigError, RuntimeOptions, connect, operator_secret
+from millstream.runtime import Client, ConfigError, RuntimeOptions, Tls, connect, operator_secret
 
 from .arguments import address, utf8
 
@@ -18,6 +18,7 @@ __all__ = ["CLUSTER", "add_gateway", "connect_gateway", "secret_of"]
 GATEWAY = "127.0.0.1:7700"
 CLUSTER = "dev"
 OPERATOR = "MILLSTREAM_OPERATOR_SECRET"
+TLS = "MILLSTREAM_TLS"
 
 
 def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) -> None:
@@ -39,6 +40,12 @@ def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) ->
         help="the membership directory of the silos: its file millstream.operator has the "
         f"operator's secret; default: the secret in {OPERATOR}",
     )
+    action.add_argument(
+        "--tls",
+        metavar="DIRECTORY",
+        help="the directory with tls.crt, tls.key and ca.crt of a client, if the silos use TLS; "
+        f"default: the directory in {TLS}",
+    )
 
 
 def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:
@@ -46,11 +53,13 @@ def connect_gateway(arguments: argparse.Namespace, options: RuntimeOptions | Non
 
     Raises ConfigError if an argument is not valid.
     """
+    directory = arguments.tls or os.environ.get(TLS, "")
     return connect(
         *(arguments.gateway or [GATEWAY]),
         cluster=arguments.cluster or CLUSTER,
         options=options,
         operator_secret=secret_of(arguments.operator),
+        tls=Tls.in_directory(directory) if directory else None,
     )
 
 

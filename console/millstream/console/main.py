@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
+from .certs.commands import add_certs
 from .dead_letters import add_dead_letters
 from .index.commands import add_index
 from .ledger.commands import add_ledger
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add_staged(
         commands.add_parser("staged", help="manage batches that Spark and other writers stage")
     )
+    add_certs(commands.add_parser("certs", help="make and show certificates for TLS"))
     add_why(commands.add_parser("why", help="explain why a stream makes no progress"))
     return top
 

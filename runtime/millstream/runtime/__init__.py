@@ -130,7 +130,9 @@ from .run.serve import serve
 from .silo.silo import Silo, StopReason
 from .version import version
 from .wire.address import Address
+from .wire.certified_name import CertifiedName
 from .wire.secret import operator_secret
+from .wire.tls import Tls
 from .wire.transport import Link, Listener, TcpTransport, Transport
 
 guard_lines()
@@ -160,6 +162,7 @@ __all__ = [
     "CallFilter",
     "CallFilters",
     "CallTimeout",
+    "CertifiedName",
     "Client",
     "ClientUnavailable",
     "ClusterError",
@@ -241,6 +244,7 @@ __all__ = [
     "TableView",
     "TcpTransport",
     "Timer",
+    "Tls",
     "Transport",
     "VersionNotHosted",
     "always_interleave",

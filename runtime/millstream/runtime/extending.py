@@ -63,6 +63,7 @@ from .text import check_text, show_text, show_value, text_bytes
 from .turns.budget import Budget
 from .turns.runners import Runners
 from .wire.address import SiloAddress
+from .wire.certified_name import uri_of
 from .wire.secret import secret_in_file
 
 __all__ = [
@@ -141,6 +142,7 @@ __all__ = [
     "type_name",
     "union_members",
     "unseal",
+    "uri_of",
 ]
 
 C = TypeVar("C", bound=Contract)

@@ -33,6 +33,7 @@ class FakeLink:
     """Keeps the written messages. The test decides when it is full."""
 
     peer = "somewhere:1"
+    certified = None
 
     def __init__(self) -> None:
         self.receiver: Any = None

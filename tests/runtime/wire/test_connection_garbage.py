@@ -133,6 +133,7 @@ class FakeLink:
 
     peer = "somewhere:1"
     waiting_bytes = 0
+    certified = None
 
     def __init__(self) -> None:
         self.written = b""

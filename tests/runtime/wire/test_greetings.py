@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.runtime.wire.pair import SECRET, FakeLink, Office, call, end_of, raw, visitor
 
-from millstream.runtime import Env, Role, RuntimeOptions
+from millstream.runtime import CertifiedName, Env, Role, RuntimeOptions
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameError, frame
 from millstream.runtime.wire.handshake import (
@@ -43,6 +43,46 @@ def hello(
 def both(first: Secrets = SECRET, second: Secrets = SECRET) -> tuple[Handshake, Handshake]:
     opener = Handshake(hello("a:1@1"), first, is_opener=True, expected="b:2@2")
     return opener, Handshake(hello("b:2@2"), second, is_opener=False)
+
+
+# -- certificates
+
+
+SILO, CLIENT = (CertifiedName("dev", role, "x") for role in (Role.SILO, Role.CLIENT))
+
+
+@pytest.mark.parametrize(
+    ("certified", "is_silo", "refusal"),
+    [
+        (None, True, ""),
+        (None, False, ""),
+        (SILO, True, ""),
+        (CLIENT, False, ""),
+        (SILO, False, "a:1@1 is a client and has the certificate of a silo"),
+        (CLIENT, True, "a:1@1 is a silo and has the certificate of a client"),
+        (SILO._replace(cluster="shop"), True, "cluster 'dev', and has a certificate of .*'shop'"),
+        (CLIENT._replace(cluster="shop"), False, "cluster 'dev', and has a certificate of"),
+    ],
+)
+def test_a_certificate_permits_one_cluster_and_one_role(
+    certified: CertifiedName | None, is_silo: bool, refusal: str
+) -> None:
+    accepter = Handshake(hello("b:2@2"), SECRET, is_opener=False)
+    accepter.certified = certified
+    if not refusal:
+        accepter.take([hello(is_silo=is_silo)])
+        assert accepter.refusal is None
+        return
+    with pytest.raises(HandshakeError, match=refusal):
+        accepter.take([hello(is_silo=is_silo)])
+    assert accepter.refusal is not None and not accepter.is_done
+
+
+def test_the_opener_checks_the_certificate_of_the_silo_that_it_has_reached() -> None:
+    opener, accepter = both()
+    opener.certified = CLIENT
+    with pytest.raises(HandshakeError, match="b:2@2 is a silo and has the certificate of a client"):
+        opener.take([accepter.own])
 
 
 def greet(opener: Handshake, accepter: Handshake) -> None:

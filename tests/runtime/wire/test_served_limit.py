@@ -99,6 +99,7 @@ class FakeLink:
 
     peer = "somewhere:1"
     waiting_bytes = 0
+    certified = None
 
     def __init__(self) -> None:
         self.messages: list[Any] = []

@@ -20,6 +20,7 @@ from millstream.runtime import (
     Runtime,
     RuntimeOptions,
     Silo,
+    Tls,
     connect,
 )
 from millstream.streams import (
@@ -66,6 +67,10 @@ Silo(grains=[CounterApi])  # E
 Silo(grains=[Plain])  # E
 Silo(grains=["Counter"])  # E
 Silo(grains=[Counter], address=7700)  # E
+Silo(grains=[Counter], tls="/etc/shop")  # E
+Tls("a.crt", "a.key")  # E
+Tls(certificate=1, key="a.key", authority="ca.crt")  # E
+connect("a:1", tls=True)  # E
 Silo(grains=[Counter], adress="127.0.0.1:0")  # E
 Silo(grains=[Counter], streams=streams())  # E
 Silo(grains=[Counter], streams={"default": streams})  # E

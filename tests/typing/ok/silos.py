@@ -22,6 +22,7 @@ from millstream.providers.sqlite import (
     WriterOptions,
 )
 from millstream.runtime import (
+    CertifiedName,
     Client,
     ClusterError,
     ConfigError,
@@ -51,6 +52,7 @@ from millstream.runtime import (
     ReminderRow,
     Reminders,
     ReminderTable,
+    Role,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -61,6 +63,7 @@ from millstream.runtime import (
     StorageError,
     TableView,
     TcpTransport,
+    Tls,
     connect,
     operator_secret,
     serve,
@@ -176,7 +179,7 @@ async def one_silo(folder: Path) -> None:
         placement_options=PlacementOptions(cpu_weight=50, local_margin=0.1),
         rebalancing=Rebalancing(every_s=30, moves_max=100),
         env=Env(seed=1),
-        transport=TcpTransport(),
+        tls=certificates(),
     )
     async with silo as running:
         assert_type(running, Silo)
@@ -218,6 +221,17 @@ async def local_cluster() -> None:
 
 
 # --- a client ------------------------------------------------------------------------------------
+
+
+def certificates() -> Tls:
+    assert_type(Tls("a.crt", "a.key", authority="ca.crt").certificate, str)
+    assert_type(Tls.in_directory(Path("/etc/shop")), Tls)
+    assert_type(connect("a:1", tls=Tls.in_directory("/etc/shop")), Client)
+    name = CertifiedName("shop", Role.SILO, "a")
+    assert_type(name.role, Role)
+    transport = TcpTransport(connect_timeout_s=1, tls=Tls.in_directory("/etc/shop"))
+    assert_type(transport.certified, CertifiedName | None)
+    return Tls.in_directory("/etc/shop")
 
 
 async def client_program() -> None:

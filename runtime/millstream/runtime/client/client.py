@@ -23,11 +23,13 @@ from millstream.runtime.definition.observer import Observer
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
 from millstream.runtime.options import RuntimeOptions, check_kind
+from millstream.runtime.role import Role
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_secret
-from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
+from millstream.runtime.wire.tls import Tls
+from millstream.runtime.wire.transport import Transport, links_closed, make_transport
 
 from .attachment import Attachment
 from .eviction_watch import EvictionWatch
@@ -67,6 +69,7 @@ class Client:
         env: Wall time, chance and ids. None: those of this machine.
         transport: The transport. None: `TcpTransport`.
         operator_secret: The operator's secret of the cluster. See `connect`.
+        tls: The files for TLS. See `connect`.
 
     Raises:
         ConfigError: An argument has a wrong type or value, or neither a gateway nor a table is
@@ -90,6 +93,7 @@ class Client:
         env: Env | None = None,
         transport: Transport | None = None,
         operator_secret: str = "",
+        tls: Tls | None = None,
     ) -> None:
         self._given = check_gateways(gateways, has_table=membership is not None)
         self._table = None if membership is None else GatewayTable(membership)
@@ -101,7 +105,7 @@ class Client:
         check_kind("connect(filters=...)", filters, CallFilters)
         self._filters = filters
         check_kind("connect(env=...)", self._env, Env)
-        self._transport = TcpTransport() if transport is None else transport
+        self._transport = make_transport(transport, tls, cluster, Role.CLIENT, "connect")
         check_kind("connect(operator_secret=...)", operator_secret, str)
         self._secrets = NO_SECRETS
         if operator_secret:
@@ -363,6 +367,7 @@ def connect(
     filters: CallFilters = NO_FILTERS,
     options: RuntimeOptions | None = None,
     operator_secret: str = "",
+    tls: Tls | None = None,
 ) -> Client:
     """Make a client of a cluster. It connects by `async with`.
 
@@ -386,6 +391,8 @@ def connect(
         operator_secret: The operator's secret of the cluster. It permits the actions of operators,
             such as pausing queues. The function `millstream.runtime.operator_secret` reads it from
             the membership directory of the silos.
+        tls: The files for TLS, if the silos use TLS. The certificate must name a client of
+            `cluster`.
 
     Returns:
         The client, not connected. `Client.__aenter__` lists the errors of connecting.
@@ -401,4 +408,5 @@ def connect(
         filters=filters,
         options=options,
         operator_secret=operator_secret,
+        tls=tls,
     )

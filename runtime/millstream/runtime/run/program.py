@@ -20,6 +20,7 @@ from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.plugins import find_plugin
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.tls import Tls
 
 from .process import LOG_FORMAT, fill_standard_streams, settle_memory
 from .serve import FAILED, serve
@@ -103,6 +104,9 @@ RUN_OPTIONS = (
     ),
     RunOption("advertise", "advertise", read_address, "host:port that other processes connect to"),
     RunOption("insecure", "insecure", read_switch, "allow other addresses than loopback", True),
+    RunOption(
+        "tls", "tls", Tls.in_directory, "the directory with tls.crt, tls.key and ca.crt for TLS"
+    ),
     RunOption("cluster", "cluster", str, "the name of the cluster"),
     RunOption("membership", "membership", read_membership, "membership table, as sqlite:DIRECTORY"),
     RunOption(

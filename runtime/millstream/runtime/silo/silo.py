@@ -54,18 +54,20 @@ from millstream.runtime.options import (
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.reminders.service import ReminderCounts
 from millstream.runtime.reminders.table import ReminderTable
+from millstream.runtime.role import Role
 from millstream.runtime.turns.collector import collect_while_running, trim_while_running
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address, check_door
 from millstream.runtime.wire.handshake import Identity
 from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
+from millstream.runtime.wire.tls import Tls
 from millstream.runtime.wire.transport import (
     Link,
     Listener,
-    TcpTransport,
     Transport,
     links_closed,
+    make_transport,
 )
 
 from .agreement import agree, find_used_stores
@@ -147,8 +149,12 @@ class Silo:
         labels: The labels of the silo, by name, such as `{"zone": "a"}`. Classes with
             `@grain(requires=...)` are placed by them. At most 32, and 2,000 bytes. None: no labels.
         can_own_queues: False: the silo hosts grains, but reads no queues.
-        insecure: True permits an address that is not loopback. Nothing on the wire is encrypted,
-            and every program that reaches the port may call every method that is open to clients.
+        tls: The files for TLS. With it, connections are encrypted, and only processes with a
+            certificate of the authority can connect. The certificate of the silo must name a silo
+            of `cluster`. None: connections are not encrypted, and other machines cannot connect.
+        insecure: True permits an address that is not loopback without `tls`. Nothing on the wire is
+            encrypted, and every program that reaches the port may call every method that is open to
+            clients.
         filters: Run around the calls of grains in this silo, and around the calls that it makes.
         options: The options of calls. None: the defaults.
         membership_options: The options of membership. None: the defaults. Give all silos of a
@@ -180,6 +186,7 @@ class Silo:
         name: str = "",
         labels: Mapping[str, str] | None = None,
         can_own_queues: bool = True,
+        tls: Tls | None = None,
         insecure: bool = False,
         filters: CallFilters = NO_FILTERS,
         options: RuntimeOptions | None = None,
@@ -193,7 +200,7 @@ class Silo:
         given = (options, membership_options, placement_options, rebalancing)
         self._all_options = fill_options(*given)
         self._options, self._env = self._all_options.calls, Env() if env is None else env
-        self._transport = TcpTransport() if transport is None else transport
+        self._transport = make_transport(transport, tls, cluster, Role.SILO, "Silo")
         self._disk: Disk = RealDisk() if disk is None else disk
         check_kinds(
             cluster=(cluster, str),
@@ -206,11 +213,11 @@ class Silo:
         check_seams(self._transport, self._disk)
         self._listen_at = read_address("address", address)
         self._advertised = read_address("advertise", advertise or address)
-        check_door(self._listen_at, insecure, "Silo(address=...)")
+        check_door(self._listen_at, insecure or tls is not None, "Silo(address=...)")
         self._grains = check_grains(grains)
         self._cluster, self._name, self._filters = cluster, name, filters
         self._labels = labels_of("Silo(labels=...)", {} if labels is None else labels)
-        self._made: list[Any] = []
+        self._made, self._secrets = list[Any](), NO_SECRETS
         own = MemoryMembershipTable(env=env) if membership is None else membership
         self._table: MembershipTable = self._plugin("millstream.membership", own)
         check_table(self._table)
@@ -218,8 +225,7 @@ class Silo:
         self._stores: dict[str, StateStore] = {at: self._plugin(of, named[at]) for at in named}
         self._parts = self._bringing = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
-        self._can_own_queues, self._secrets = can_own_queues, NO_SECRETS
-        self._is_alone = membership is None
+        self._can_own_queues, self._is_alone = can_own_queues, membership is None
         places = ReminderPlaces(reminders, stores, self._table, self._is_alone)
         self._parts = add_reminders(self._parts, self._grains, places, self._plugin)
         used = find_used_stores(self._stores, self._grains, self._bringing)

@@ -87,13 +87,17 @@ class Address(NamedTuple):
             return self.host.lower() == "localhost"
 
 
-def check_door(address: Address, insecure: bool, where: str) -> None:
-    """Raise ConfigError if other machines can reach the address, unless `insecure` is set."""
-    if not insecure and not address.is_loopback:
+def check_door(address: Address, is_safe: bool, where: str) -> None:
+    """Raise ConfigError if other machines can reach the address, unless it is safe.
+
+    Args:
+        is_safe: True if connections are encrypted, or the program has set `insecure`.
+    """
+    if not is_safe and not address.is_loopback:
         raise ConfigError(
-            f"{where}: other machines can reach {address}, and connections are not encrypted yet: "
-            "listen on 127.0.0.1 or [::1], or, in a network that you trust, set insecure=True "
-            "(millstream run --insecure)"
+            f"{where}: other machines can reach {address}, and connections are not encrypted: pass "
+            "tls=Tls(...), listen on 127.0.0.1 or [::1], or, in a network that you trust, set "
+            "insecure=True (millstream run --insecure)"
         )
 
 

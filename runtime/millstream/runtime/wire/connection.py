@@ -185,6 +185,13 @@ class LocalEnd:
         self._unreadables.note(text, about=subject_of(peer))
 
 
+def hint_at_tls(link: Link) -> str:
+    """Return the likely reason why a process closed a new connection without a word."""
+    if link.certified is None:
+        return "if it uses TLS, pass tls=Tls(...) or --tls"
+    return "it may not accept this certificate, as its log says"
+
+
 def subject_of(peer: Peer) -> str:
     """Return the subject of a warning: the peer's name, or its host during the handshake."""
     return peer.name or peer.where.rpartition(":")[0]
@@ -293,6 +300,7 @@ class Peer:
     def attach(self, link: Link) -> None:
         """Take over a link and start the handshake."""
         self._link, self.where = link, link.peer
+        self._greeting.certified = link.certified
         limit_s = self._options.greet_timeout_s
         self._greeting_timer = self._end.tasks.call_later(
             limit_s, lambda: self.close(f"no handshake within {limit_s:g} s (greet_timeout_s)")
@@ -353,6 +361,8 @@ class Peer:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._is_opener and self._link is not None and not self._is_heard:
+            reason = f"{reason}; {hint_at_tls(self._link)}"
         self._stop_waiting()
         self._end.pulse.remove(self)
         self.writer.close(reason)

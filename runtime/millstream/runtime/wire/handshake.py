@@ -14,6 +14,7 @@ Invariants:
   secret. The proof covers the nonces of both sides and both `Hello` messages.
 - The process that was called reveals nothing about the secret to a process that does not know it.
 - Two processes that each know a membership table talk only if the table is the same.
+- If the link has certificates, the certificate of the other process is of its cluster and its role.
 - The address is checked before cluster and table. A new silo at the address of a former silo says
   nothing about the former one.
 """
@@ -31,6 +32,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.text import show_text
 
 from .address import endpoint_of, generation_of
+from .certified_name import CertifiedName
 from .framing import FrameError
 from .message import WIRE_VERSION, Goodbye, Hello, Message, Proof, encode_messages
 from .secret import Secrets
@@ -117,6 +119,8 @@ class Handshake:
         expected: the expected silo. `host:port` without a generation accepts any silo there.
 
     Attributes:
+        certified: the name in the certificate of the other process. None: the link has no
+            certificates.
         other: the valid `Hello` of the other process, once it has arrived.
         is_done: True once the handshake has succeeded.
         refusal: the reason why the two processes can never talk, if there is one: another cluster,
@@ -127,6 +131,7 @@ class Handshake:
         "_expected",
         "_is_opener",
         "_secrets",
+        "certified",
         "is_done",
         "other",
         "own",
@@ -140,6 +145,7 @@ class Handshake:
         self._secrets = secrets
         self._is_opener = is_opener
         self._expected = expected
+        self.certified: CertifiedName | None = None
         self.other: Hello | None = None
         self.is_done = False
         self.refusal: HandshakeError | None = None
@@ -235,7 +241,7 @@ class Handshake:
         check_form(hello)
         if "@" in self._expected and self._expected != hello.sender:
             raise another(self._expected, hello.sender)
-        self.refusal = why_apart(own, hello)
+        self.refusal = why_apart(own, hello) or why_uncertified(hello, self.certified)
         if self.refusal is not None:
             raise self.refusal
         proves = min(role_in(hello), role_in(own)) > Role.CLIENT
@@ -260,6 +266,26 @@ def why_apart(own: Hello, other: Hello) -> HandshakeError | None:
             f"{show_text(other.sender)} follows membership table {show_text(other.table_id)}, not "
         )
         return OtherTable(f"{text}{own.table_id}{advice}")
+    return None
+
+
+def why_uncertified(hello: Hello, certified: CertifiedName | None) -> HandshakeError | None:
+    """Return the reason why a certificate does not permit the claims of a process. None: it does,
+    or there is no certificate."""
+    if certified is None:
+        return None
+    if certified.cluster != hello.cluster:
+        return HandshakeError(
+            f"{show_text(hello.sender)} is in cluster {show_text(hello.cluster)!r}, and has a "
+            f"certificate of cluster {show_text(certified.cluster)!r}: give it one of its cluster"
+        )
+    is_silo = certified.role is Role.SILO
+    if is_silo is not hello.is_silo:
+        has, needs = ("silo", "client") if is_silo else ("client", "silo")
+        return HandshakeError(
+            f"{show_text(hello.sender)} is a {needs} and has the certificate of a {has}: give it "
+            f"one of a {needs} (millstream certs issue)"
+        )
     return None
 
 

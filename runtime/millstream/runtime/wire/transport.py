@@ -16,14 +16,20 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from millstream.runtime.errors import ClusterError, SiloUnavailable
+from millstream.runtime.errors import ClusterError, ConfigError, SiloUnavailable
+from millstream.runtime.options import check_kind
+from millstream.runtime.repeated import Repeated
+from millstream.runtime.role import Role
 
 from .address import Address
+from .certified_name import CertifiedName, name_in, uri_of
+from .tls import Tls, TlsFiles, explain
 
 __all__ = [
     "Link",
@@ -32,6 +38,7 @@ __all__ = [
     "TcpTransport",
     "Transport",
     "links_closed",
+    "make_transport",
 ]
 
 log = logging.getLogger("millstream.transport")
@@ -44,6 +51,13 @@ KEEPALIVE_EVERY_S = 5
 KEEPALIVE_PROBES_MAX = 4
 BACKLOG = 128
 REST_S = 1.0
+WARNED_EVERY_S = 10.0
+HANDSHAKES_MAX = 256
+"""Accepted connections whose link is not made yet. One more replaces the oldest of them."""
+HANDSHAKE_S = 5.0
+"""Longest time of a handshake of TLS, in seconds."""
+SHUTDOWN_S = 2.0
+"""How long a link that closes waits for the other process to confirm the end of TLS, in seconds."""
 # loop iterations to close a link: accept, create, hand over, abort, notify, close
 CLOSING_ITERATIONS = 6
 
@@ -81,6 +95,11 @@ class Link(Protocol):
     @property
     def waiting_bytes(self) -> int:
         """Bytes that were written but that the operating system has not taken yet."""
+        ...
+
+    @property
+    def certified(self) -> CertifiedName | None:
+        """The name in the certificate of the other process. None: the link has no certificates."""
         ...
 
     def start(self, receiver: LinkReceiver, /) -> None:
@@ -217,6 +236,7 @@ class TcpLink(asyncio.Protocol):
         "_lost",
         "_receiver",
         "_transport",
+        "certified",
         "peer",
         "write",
     )
@@ -228,6 +248,7 @@ class TcpLink(asyncio.Protocol):
         self._early: list[bytes] = []
         self._is_writable = True
         self._lost = ""
+        self.certified: CertifiedName | None = None
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -239,6 +260,12 @@ class TcpLink(asyncio.Protocol):
             keep_alive(sock)
         name = transport.get_extra_info("peername")
         self.peer = str(Address(name[0], name[1])) if isinstance(name, tuple) else str(name)
+        if transport.get_extra_info("sslcontext") is not None:
+            self.certified = name_in(transport.get_extra_info("peercert"))
+            if self.certified is None:
+                log.warning("%s has a certificate without a name of a silo or client", self.peer)
+                self._transport.abort()
+                return
         if self._accept is not None:
             self._accept(self)
 
@@ -271,7 +298,7 @@ class TcpLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         receiver, self._receiver = self._receiver, None
-        self._lost = "closed by peer" if exc is None else f"{type(exc).__name__}: {exc}"
+        self._lost = "closed by peer" if exc is None else why_lost(exc)
         if receiver is not None:
             receiver.on_closed(self._lost)
 
@@ -289,6 +316,13 @@ class TcpLink(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def why_lost(error: Exception) -> str:
+    """Return the reason why a link was lost."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {explain(error)}"
+    return f"{type(error).__name__}: {error}"
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -309,12 +343,22 @@ class TcpListener:
     The class accepts connections itself. An `asyncio.Server` that is closed while it creates a link
     for an accepted connection leaves that connection open until garbage collection (seen with
     CPython 3.11).
+
+    Args:
+        tls: The files for TLS. None: connections are not encrypted.
     """
 
-    def __init__(self, sockets: list[socket.socket], accept: Callable[[Link], None]) -> None:
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        accept: Callable[[Link], None],
+        tls: TlsFiles | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._accept = accept
+        self._tls = tls
+        self._failures = Repeated(log, self._loop.time, WARNED_EVERY_S)
         self._making: dict[asyncio.Task[Any], None] = {}
         host, port = sockets[0].getsockname()[:2]
         self.address = Address(host, port)
@@ -338,20 +382,35 @@ class TcpListener:
                 self._loop.call_later(REST_S, self._listen, sock)
                 return
             peer.setblocking(False)
+            if len(self._making) >= HANDSHAKES_MAX:
+                oldest = next(iter(self._making))
+                del self._making[oldest]
+                oldest.cancel()  # it may be a stranger that stays silent
             task = self._loop.create_task(self._make(peer))
             self._making[task] = None
             task.add_done_callback(self._on_made)
 
     async def _make(self, peer: socket.socket) -> None:
         """Create the link of an accepted connection, and pass it to `accept`."""
+        encrypted: dict[str, Any] = {}
+        where = "?"
         try:
-            await self._loop.connect_accepted_socket(lambda: TcpLink(self._accept), peer)
+            where = peer.getpeername()[0]
+            if self._tls is not None:
+                encrypted = encryption_of(self._tls.contexts().accepting)
+            await self._loop.connect_accepted_socket(
+                lambda: TcpLink(self._accept), peer, **encrypted
+            )
+        except ssl.SSLError as error:
+            peer.close()
+            text = f"a connection of {where} to {self.address} is refused: {explain(error)}"
+            self._failures.note(text, about=where)
         except (OSError, ValueError) as error:  # it closed at once
             peer.close()
             log.debug("an accepted connection to %s was lost at once: %s", self.address, error)
 
     def _on_made(self, task: asyncio.Task[Any]) -> None:
-        del self._making[task]
+        self._making.pop(task, None)
 
     def close(self) -> None:
         """Stop listening. Accepted connections become links in the next iterations."""
@@ -423,14 +482,24 @@ class ProbeListener:
 class TcpTransport:
     """A `Transport` over TCP sockets. This is the transport of `Silo` and `connect` by default.
 
-    Links have TCP_NODELAY and keep-alive. Nothing is encrypted.
+    Links have TCP_NODELAY and keep-alive. Probes are not encrypted: they carry no secret.
 
     Args:
-        connect_timeout_s: seconds to wait for a connection; default 5.
+        connect_timeout_s: seconds to wait for a connection and its handshake of TLS; default 5.
+        tls: the files for TLS. None: links are not encrypted.
+
+    Raises:
+        ConfigError: the files of `tls` cannot be used.
     """
 
-    def __init__(self, connect_timeout_s: float = 5.0) -> None:
+    def __init__(self, connect_timeout_s: float = 5.0, tls: Tls | None = None) -> None:
         self._connect_timeout_s = connect_timeout_s
+        self._tls = None if tls is None else TlsFiles(tls)
+
+    @property
+    def certified(self) -> CertifiedName | None:
+        """The name in the certificate of this process. None: links are not encrypted."""
+        return None if self._tls is None else self._tls.own
 
     async def connect(self, address: Address, /) -> Link:
         """Open a link to a listener, within `connect_timeout_s`.
@@ -446,9 +515,15 @@ class TcpTransport:
                 time.
         """
         loop = asyncio.get_running_loop()
+        encrypted: dict[str, Any] = {}
+        if self._tls is not None:
+            encrypted = encryption_of(self._tls.contexts().opening)
+            encrypted["server_hostname"] = address.host
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, link = await loop.create_connection(TcpLink, address.host, address.port)
+                _, link = await loop.create_connection(
+                    TcpLink, address.host, address.port, **encrypted
+                )
         except (OSError, TimeoutError) as error:
             raise SiloUnavailable(cannot_connect(address, error), may_have_run=False) from None
         return link
@@ -473,7 +548,7 @@ class TcpTransport:
             infos = await loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            return TcpListener(bound(infos), accept)
+            return TcpListener(bound(infos), accept, self._tls)
         except OSError as error:
             raise cannot_listen(address, error) from error
 
@@ -519,6 +594,41 @@ class TcpTransport:
                 writer.close()
 
 
+def make_transport(
+    given: Transport | None, tls: Tls | None, cluster: object, role: Role, where: str
+) -> Transport:
+    """Return the transport of a silo or a client.
+
+    Args:
+        given: the transport of the program.
+        tls: the files for TLS.
+        cluster: the cluster of the process.
+        role: the role that the certificate must have.
+        where: the name of the call, for error texts.
+
+    Raises:
+        ConfigError: both a transport and `tls` are given, or the certificate is of another cluster
+            or role, or cannot be used.
+    """
+    if tls is None:
+        return TcpTransport() if given is None else given
+    check_kind(f"{where}(tls=...)", tls, Tls)
+    if given is not None:
+        raise ConfigError(f"{where}: pass either tls or transport: TcpTransport(tls=...)")
+    try:
+        made = TcpTransport(tls=tls)
+    except ConfigError as error:
+        raise ConfigError(f"{where}(tls=...): {error}") from None
+    own = made.certified
+    if own is not None and (own.cluster, own.role) != (cluster, role):
+        wanted = uri_of(CertifiedName(str(cluster), role, "NAME"))
+        raise ConfigError(
+            f"{where}(tls=...): the certificate {tls.certificate} is of {uri_of(own)}, and must be "
+            f"of {wanted}"
+        )
+    return made
+
+
 def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
     """Open a listening socket for each address that a host name has on this machine.
 
@@ -545,12 +655,23 @@ def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
     return sockets
 
 
+def encryption_of(context: ssl.SSLContext) -> dict[str, Any]:
+    """Return the arguments with which a connection uses TLS."""
+    return {
+        "ssl": context,
+        "ssl_handshake_timeout": HANDSHAKE_S,
+        "ssl_shutdown_timeout": SHUTDOWN_S,
+    }
+
+
 def cannot_connect(address: Address, error: Exception) -> str:
     """Return the reason why an address cannot be reached."""
     if isinstance(error, socket.gaierror):
         text = f"cannot resolve host {address.host!r}"
     elif isinstance(error, ConnectionRefusedError):
         text = "no process listens there"
+    elif isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+        text = explain(error)
     else:
         text = str(error) or "timed out"
     return f"cannot connect to {address}: {text}"

@@ -49,6 +49,7 @@ class SimLink:
     )
     _inbound: Pipe
     outbound: Pipe
+    certified = None
 
     def __init__(self, wire: Wire, host: Host, peer: str) -> None:
         self.host = host
