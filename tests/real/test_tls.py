@@ -34,6 +34,7 @@ from millstream.runtime import (
     TcpTransport,
     Tls,
     connect,
+    with_options,
 )
 
 pytestmark = pytest.mark.real
@@ -47,6 +48,16 @@ class Place(Grain):
 
     async def echo(self, data: bytes) -> bytes:
         return data
+
+    async def client(self) -> str:
+        return self.context.client
+
+    async def trace(self) -> str:
+        return self.context.headers["trace"]
+
+    async def client_of(self, key: str) -> str:
+        """Return the name that another grain sees."""
+        return await self.grain(Place, key).client()
 
     async def relay(self, key: str) -> str:
         return await self.grain(Place, key).silo()
@@ -391,3 +402,43 @@ async def test_garbage_in_place_of_a_handshake_ends_one_connection(
         assert await client.grain(Place, "P").silo() == silo.address
     lines = [line for line in caplog.messages if "is refused" in line]
     assert 0 < len(lines) < 3, "a flood writes few lines"
+
+
+# -- the name of the client
+
+
+async def test_grains_know_the_client_that_began_their_chain_of_calls(authority: Authority) -> None:
+    table = MemoryMembershipTable()
+    first = make_silo(authority.tls("silo", "a"), table)
+    second = make_silo(authority.tls("silo", "b"), table)
+    web, batch = authority.tls("client", "web"), authority.tls("client", "batch job")
+    async with first, second, connected(first, web) as one, connected(second, batch) as other:
+        await until(lambda: len(first.members()) == 2)
+        for number in range(20):
+            key = f"P{number}"
+            assert await one.grain(Place, key).client() == "web"
+            assert await other.grain(Place, key).client() == "batch job"
+            assert await one.grain(Place, key).client_of(f"Q{number}") == "web"
+            assert await other.grain(Place, key).client_of(f"Q{number}") == "batch job"
+            assert await first.grain(Place, key).client() == ""
+            with pytest.raises(ConfigError, match="reserved"):
+                with_options(one.grain(Place, key), flowing_headers={"millstream.client": "root"})
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_no_client_chooses_the_name_that_grains_see(
+    authority: Authority, is_encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo_tls = authority.tls("silo", "a") if is_encrypted else None
+    client_tls = authority.tls("client", "web") if is_encrypted else None
+    async with make_silo(silo_tls) as silo, connected(silo, client_tls) as client:
+        monkeypatch.setattr("millstream.runtime.definition.headers.RESERVED", "another name.")
+        forged = with_options(
+            client.grain(Place, "P"),
+            flowing_headers={"millstream.client": "root", "trace": "1"},
+            headers={"millstream.client": "root"},
+        )
+        monkeypatch.undo()
+        assert await forged.client() == ("web" if is_encrypted else "")
+        assert await forged.client_of("Q") == ("web" if is_encrypted else "")
+        assert await forged.trace() == "1"

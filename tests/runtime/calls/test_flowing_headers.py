@@ -21,7 +21,12 @@ from millstream.runtime import (
     timer,
     with_options,
 )
-from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
+from millstream.runtime.definition.headers import (
+    CLIENT,
+    HEADERS_BYTES_MAX,
+    HEADERS_MAX,
+    stamp_client,
+)
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.message import Call, decode_messages
 
@@ -201,3 +206,20 @@ def test_a_call_of_an_older_process_has_no_flowing_headers() -> None:
     (read,) = decode_messages(msgspec.msgpack.encode([[*older, {"trace": "t"}, "a later field"]]))
     assert isinstance(read, Call)
     assert read.flowing == {"trace": "t"}
+
+
+@pytest.mark.parametrize(
+    ("received", "name", "stamped"),
+    [
+        (None, "", None),
+        ({}, "", {}),
+        ({"a": "1"}, "", {"a": "1"}),
+        ({"a": "1", CLIENT: "root"}, "", {"a": "1"}),
+        (None, "web", {CLIENT: "web"}),
+        ({"a": "1", CLIENT: "root"}, "web", {"a": "1", CLIENT: "web"}),
+    ],
+)
+def test_a_silo_stamps_the_name_in_the_certificate_of_a_client(
+    received: dict[str, str] | None, name: str, stamped: dict[str, str] | None
+) -> None:
+    assert stamp_client(received, name) == stamped

@@ -513,6 +513,7 @@ class Inside(Grain):
         self.context.deactivate_when_idle()
         assert_type(self.context.silo, str)
         assert_type(self.context.headers, Mapping[str, str])
+        assert_type(self.context.client, str)
         task = self.context.create_task(self._work(3))
         assert_type(task, asyncio.Task[str])
         assert_type(await self.context.to_thread(self._sum, [3, 1]), int)

@@ -22,6 +22,7 @@ import msgspec
 
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
+from millstream.runtime.definition.headers import stamp_client
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.names import OBSERVER_SIGN, SYSTEM_SIGN, client_of
 from millstream.runtime.errors import (
@@ -104,6 +105,8 @@ class Arrivals:
         """Accept a call. If the call is invalid, its answer is the error."""
         if not peer.is_silo:
             call.role = peer.role
+            if call.flowing or peer.client_name:
+                call.flowing = stamp_client(call.flowing, peer.client_name)
         try:
             sign = call.kind[:1]
             if sign == SYSTEM_SIGN:

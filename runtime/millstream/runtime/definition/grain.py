@@ -23,6 +23,7 @@ from millstream.runtime.text import show_text, show_value
 from .checks import takes_positional
 from .filters import NO_FILTERS, CallFilters, GrainCall, check_decision
 from .grain_type import GrainType, define
+from .headers import CLIENT, HeaderSet, show_headers
 from .labels import requirements_of
 from .markers import GrainOptions
 from .names import check_kind
@@ -162,7 +163,7 @@ class Home(Protocol):
     def runtime(self) -> Runtime: ...
     @property
     def silo(self) -> str: ...
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> HeaderSet: ...
     def section(self, is_open: bool) -> AbstractContextManager[None]: ...
     def end_when_idle(self) -> None: ...
     def move_when_idle(self, to: str | None) -> None: ...
@@ -394,7 +395,17 @@ class GrainContext:
         """The headers of the running turn: those that its caller set by `with_options`, and those
         that flow along the chain of calls.
         """
-        return self._home.headers()
+        return show_headers(self._home.headers())
+
+    @property
+    def client(self) -> str:
+        """The name of the client that began the chain of calls of the running turn.
+
+        It is the name in the certificate that the client has shown by TLS. No
+        caller can set it. It flows along calls of grains, and not along streams, reminders, timers
+        and jobs. Empty: no client with a certificate has begun the chain.
+        """
+        return (self._home.headers().flowing or {}).get(CLIENT, "")
 
     def allow_call_chain_reentrancy(self) -> AbstractContextManager[None]:
         """Let calls back into this grain start at once, while the `with` block runs.

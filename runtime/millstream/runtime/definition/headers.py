@@ -17,6 +17,7 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.text import check_text, show_text, text_bytes
 
 __all__ = [
+    "CLIENT",
     "HEADERS_BYTES_MAX",
     "HEADERS_MAX",
     "SECTIONS",
@@ -25,6 +26,7 @@ __all__ = [
     "check_size",
     "merge_headers",
     "show_headers",
+    "stamp_client",
 ]
 
 HEADERS_MAX = 100
@@ -32,6 +34,8 @@ HEADERS_MAX = 100
 HEADERS_BYTES_MAX = 65_536
 """Bytes of the names and texts of all headers of one call, in UTF-8."""
 RESERVED = "millstream."
+CLIENT = "millstream.client"
+"""The flowing header with the name in the certificate of the client that began a chain of calls."""
 SECTIONS = "millstream.sections"
 """The flowing header with the ids of the open sections of call-chain reentrancy."""
 
@@ -102,6 +106,20 @@ def check_size(*parts: Mapping[str, str] | None) -> None:
             f"the headers of a call have {size} bytes: HEADERS_BYTES_MAX is {HEADERS_BYTES_MAX}; "
             "send large values as arguments"
         )
+
+
+def stamp_client(flowing: dict[str, str] | None, name: str) -> dict[str, str] | None:
+    """Return the flowing headers of a client's call, with the name of the client.
+
+    Args:
+        flowing: The headers as they were received. A name in them is replaced or removed.
+        name: The name in the client's certificate. Empty: it has none.
+    """
+    if name:
+        return {**(flowing or {}), CLIENT: name}
+    if flowing and CLIENT in flowing:
+        return {header: text for header, text in flowing.items() if header != CLIENT}
+    return flowing
 
 
 def show_headers(headers: HeaderSet) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millstream.runtime.definition.grain import Contract, Grain, Openable, construct
+from millstream.runtime.definition.headers import HeaderSet, stamp_client
 from millstream.runtime.definition.names import grain_id, row_key
 from millstream.runtime.definition.reminders import (
     Missed,
@@ -171,7 +172,13 @@ class UnitHome:
     silo = "unit:0@1"
 
     def __init__(
-        self, kind: str, key: str, grains: Fakes, streams: Fakes, headers: Mapping[str, str]
+        self,
+        kind: str,
+        key: str,
+        grains: Fakes,
+        streams: Fakes,
+        headers: Mapping[str, str],
+        client: str,
     ) -> None:
         self.key, self.grain_id = key, grain_id(kind, key)
         self.runtime = self
@@ -180,7 +187,8 @@ class UnitHome:
         self.tasks: list[asyncio.Task[Any]] = []
         self.timers: list[UnitTimer] = []
         self.reminders = UnitReminders(self)
-        self._grains, self._streams, self._headers = grains, streams, headers
+        self._grains, self._streams = grains, streams
+        self._headers, self._client = headers, client
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """Return the fake that the test gave for a grain. LookupError if it gave none."""
@@ -200,9 +208,9 @@ class UnitHome:
                 f"{argument}={{({name}, {key!r}): ...}})"
             ) from None
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers that the test gave."""
-        return dict(self._headers)
+    def headers(self) -> HeaderSet:
+        """Return the headers and the client that the test gave."""
+        return HeaderSet(dict(self._headers), stamp_client(None, self._client))
 
     def section(self, is_open: bool) -> AbstractContextManager[None]:
         """Do nothing: calls of a unit test do not wait for each other."""
@@ -277,6 +285,7 @@ def grain_of(
     grains: Fakes | None = None,
     streams: Fakes | None = None,
     headers: Mapping[str, str] | None = None,
+    client: str = "",
 ) -> G:
     """Make a grain as a plain object, to be called directly in a unit test.
 
@@ -296,6 +305,7 @@ def grain_of(
         grains: The objects that `self.grain(cls, key)` returns, by `(cls, key)`.
         streams: The objects that `self.stream(namespace, key)` returns, by `(namespace, key)`.
         headers: The headers of `self.context.headers`.
+        client: The name of `self.context.client`.
 
     Raises:
         TypeError: `cls` is no grain class, there is no such state, or a value does not fit its
@@ -315,7 +325,7 @@ def grain_of(
                 raise TypeError(f"grain_of({name}=...): {what} is not a pair with a key")
     grain_type = cls.__millstream_type__
     grain_type.resolve()
-    home = UnitHome(grain_type.name, key, grains or {}, streams or {}, headers or {})
+    home = UnitHome(grain_type.name, key, grains or {}, streams or {}, headers or {}, client)
     states = {
         name: UnitState(field, home, grain_type.name) for name, field in grain_type.states.items()
     }

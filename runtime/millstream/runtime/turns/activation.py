@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
+from millstream.runtime.definition.headers import HeaderSet
 from millstream.runtime.definition.names import grain_id
 from millstream.runtime.definition.reminders import Reminders
 from millstream.runtime.definition.timers import Timer, TimerSchedule
 from millstream.runtime.errors import GrainError, NotInCluster, Overloaded
 from millstream.runtime.text import show_text
 
-from .flows import headers_of, hide_sections, open_section
+from .flows import header_set_of, hide_sections, open_section
 from .kind import GrainKind, Owner
 from .mailbox import WaitingEntry
 from .request import Request, live_request
@@ -143,9 +144,9 @@ class Activation(TurnRule):
         """The address of the silo."""
         return self.kind.silo
 
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers of the running turn."""
-        return headers_of(live_request())
+    def headers(self) -> HeaderSet:
+        """Return the headers of the running turn, with those of the runtime."""
+        return header_set_of(live_request())
 
     def section(self, is_open: bool) -> AbstractContextManager[None]:
         """Return a block in which calls of the running turn's chain come back, or may not."""

@@ -16,7 +16,14 @@ from millstream.runtime.definition.headers import SECTIONS, HeaderSet, check_siz
 
 from .request import Request
 
-__all__ = ["flowing_of", "headers_of", "hide_sections", "is_in_section", "open_section"]
+__all__ = [
+    "flowing_of",
+    "header_set_of",
+    "headers_of",
+    "hide_sections",
+    "is_in_section",
+    "open_section",
+]
 
 
 def flowing_of(request: Request | None) -> dict[str, str]:
@@ -30,11 +37,15 @@ def flowing_of(request: Request | None) -> dict[str, str]:
     return {}
 
 
+def header_set_of(request: Request | None) -> HeaderSet:
+    """Return the headers of a turn, with those of the runtime."""
+    own = {} if request is None or request.headers is None else request.headers.own
+    return HeaderSet(own, flowing_of(request))
+
+
 def headers_of(request: Request | None) -> dict[str, str]:
     """Return the headers that the code of a turn sees."""
-    flowing = flowing_of(request)
-    own = {} if request is None or request.headers is None else request.headers.own
-    return show_headers(HeaderSet(own, flowing)) if own or flowing else {}
+    return show_headers(header_set_of(request))
 
 
 def is_in_section(request: Request, running: Request) -> bool:

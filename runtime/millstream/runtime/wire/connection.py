@@ -258,6 +258,7 @@ class Peer:
         where: the address of the remote end of the link.
         is_silo, role, table_id: the claims of the other process in its handshake. `table_id` names
             the membership table that it follows.
+        client_name: the name in the certificate of a client; empty for silos, and without TLS.
         writer: sends calls and messages to the other process.
         served: the calls of the other process that this process serves.
         takes_several: True while a frame with more than one message is processed.
@@ -278,7 +279,7 @@ class Peer:
         self._link: Link | None = None
         self.is_silo = True
         self.role = Role.SILO
-        self.table_id = ""
+        self.table_id = self.client_name = ""
         self.is_leaving = False
         self._is_opener = bool(name)
         self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
@@ -336,6 +337,8 @@ class Peer:
         self.writer.open(hello)
         self.is_silo, self.role, self.name = hello.is_silo, role_in(hello), hello.sender
         self.table_id = hello.table_id
+        if not hello.is_silo and self._greeting.certified is not None:
+            self.client_name = self._greeting.certified.name
         self._end.pulse.add(self)
         self._end.welcome.on_greeted(self)
         self.writer.become_ready()
