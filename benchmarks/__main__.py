@@ -2,8 +2,8 @@
 
 - `python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`. SUITE is calls, streams
   (also with `--runs NAME,...`), activation, placement, timers, reminders, observers, filters,
-  results, buffer, path, flights, detection, handover, priority_path, ledger or priority (these two
-  also with `--full`).
+  results, postgres, buffer, path, flights, detection, handover, priority_path, ledger or priority
+  (these two also with `--full`).
 - `python -m benchmarks slow_consumer [--size S]`
 - `python -m benchmarks bounds [WORD ...] [--size S] [--json]`
 - `python -m benchmarks ledger --chaos [--records N] [--json]`
@@ -72,6 +72,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "limit": ["observers.limit"],
     },
     "reminders": {"ours": ["reminders.memory"], "sqlite": ["reminders.sqlite"]},
+    "postgres": {"ours": ["postgres.ours"], "sqlite": ["postgres.sqlite"]},
     "buffer": {
         "ours": ["buffer.ours"],
         "limit": ["buffer.deques"],

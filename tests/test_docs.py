@@ -62,6 +62,7 @@ OPTION_CLASSES = {
     "LedgerTopicSettings": "millstream.providers.ledger",
     "MembershipOptions": "millstream.runtime",
     "PlacementOptions": "millstream.runtime",
+    "PostgresOptions": "millstream.providers.postgres",
     "Rebalancing": "millstream.runtime",
     "MemoryOptions": "millstream.providers.memory",
     "OwnershipOptions": "millstream.streams",
@@ -336,6 +337,7 @@ TAGGED = re.compile(r"^```python title=\"\S+\"$", re.M)
 WITHOUT_TAGS = {
     "door.md",  # has parts of programs
     "tls.md",  # needs several machines: tests/real/test_tls.py
+    "postgres.md",  # needs a server: tests/real/test_postgres_cluster.py
     "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py
 }
 GUIDES = DOCS / "guides"

@@ -220,6 +220,7 @@ FACES = {
     "millstream.providers.ledger",
     "millstream.providers.ledger.inspection",
     "millstream.providers.memory",
+    "millstream.providers.postgres",
     "millstream.providers.priority",
     "millstream.providers.priority.http",
     "millstream.providers.priority.jobs",

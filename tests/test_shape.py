@@ -75,8 +75,10 @@ OPENERS = {
     *("start_server", "create_unix_connection", "create_unix_server", "open_unix_connection"),
 }
 SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
-# the transport, its contexts of TLS, and addresses, which resolve names and numbers
+# the transport, its contexts of TLS, addresses, which resolve names and numbers, and connections of
+# a driver, which are cut if the server is silent
 MAY_OPEN_SOCKETS = {
+    "providers/millstream/providers/postgres/connections.py",
     "runtime/millstream/runtime/wire/address.py",
     "runtime/millstream/runtime/wire/tls.py",
     "runtime/millstream/runtime/wire/transport.py",
@@ -140,11 +142,14 @@ SMALL = {
     "millstream.console.index.commands": "the arguments of a subcommand, without what it loads",
     "millstream.console.ledger.actions": "loads the commands when one is given",
     "millstream.console.readers": "commands of a noun of their own",
+    "millstream.console.store": "commands of a noun of their own",
     "millstream.providers.generator.event_rate": "a core with tests of its own",
     "millstream.providers.generator.options": "public options",
     "millstream.providers.generator.sequence": "a core with tests of its own",
     "millstream.providers.ledger.alone.missing": "a core with tests of its own",
     "millstream.providers.memory.arrivals": "a part with tests of its own",
+    "millstream.providers.postgres.address": "a core with tests of its own",
+    "millstream.runtime.cluster.clock_check": "a core with tests of its own",
     "millstream.runtime.database.mounts": "a core with tests of its own",
     "millstream.runtime.faults": "a seam for the code of users",
     "millstream.runtime.testing.world.faults": "public: `FaultPlan`",

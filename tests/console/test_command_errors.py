@@ -137,5 +137,5 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     told = re.search(r"\{(.+?)\}", capsys.readouterr().out)
     assert told is not None
-    wanted = {"run", "certs", *(name.partition(" ")[0] for name in COMMANDS), "index"}
+    wanted = {"run", "certs", *(name.partition(" ")[0] for name in COMMANDS), "index", "store"}
     assert set(told[1].split(",")) == wanted

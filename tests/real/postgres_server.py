@@ -10,6 +10,9 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,12 +103,52 @@ class PostgresServer:
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
         return f"{self.url}/postgres"
 
+    @contextmanager
+    def guarding(self, user: str) -> Iterator[None]:
+        """Make the server ask this user for a password."""
+        assert self._process is not None
+        rules = Path(self._directory, "pg_hba.conf")
+        before = rules.read_text()
+        for text in (f"host all {user} all scram-sha-256\n{before}", before):
+            rules.write_text(text)
+            self._process.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            if text is not before:
+                yield
+
     def kill(self) -> None:
         """Send SIGQUIT: the server ends at once, as in a crash, and recovers at the next start."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
         self._process.wait(START_S)
+
+    def _processes(self) -> list[int]:
+        """Return the ids of the server's processes, the first one last."""
+        assert self._process is not None
+        first = self._process.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [*map(int, children), first]
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for one in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(one, number)
+
+    def crash(self) -> None:
+        """Send SIGKILL to all processes of the server."""
+        assert self._process is not None
+        self._signal_all(signal.SIGSTOP)  # so that none is added meanwhile
+        self._signal_all(signal.SIGKILL)
+        self._process.wait(START_S)
+
+    def pause(self) -> None:
+        """Send SIGSTOP to all processes of the server: it is silent, and keeps its connections."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._signal_all(signal.SIGCONT)
 
     def close(self) -> None:
         """Kill the server, and remove its files."""

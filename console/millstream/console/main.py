@@ -19,6 +19,7 @@ from .ledger.commands import add_ledger
 from .pauses import add_queues, add_streams
 from .pq.commands import add_pq
 from .staged import add_staged
+from .store import add_store
 from .why import add_why
 
 __all__ = ["main"]
@@ -53,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("staged", help="manage batches that Spark and other writers stage")
     )
     add_certs(commands.add_parser("certs", help="make and show certificates for TLS"))
+    add_store(
+        commands.add_parser("store", help="show and migrate the schema of a PostgreSQL database")
+    )
     add_why(commands.add_parser("why", help="explain why a stream makes no progress"))
     return top
 

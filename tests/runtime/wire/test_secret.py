@@ -17,28 +17,28 @@ def fresh(count: int) -> bytes:
     return bytes(range(count))
 
 
-def test_the_variable_comes_first() -> None:
+async def test_the_variable_comes_first() -> None:
     table = MemoryMembershipTable()
-    assert find_secret({"MILLSTREAM_SECRET": "s" * 16}, table, fresh) == b"s" * 16
-    assert find_secret({"MILLSTREAM_SECRET": ""}, table, fresh) == fresh(SECRET_BYTES)
+    assert await find_secret({"MILLSTREAM_SECRET": "s" * 16}, table, fresh) == b"s" * 16
+    assert await find_secret({"MILLSTREAM_SECRET": ""}, table, fresh) == fresh(SECRET_BYTES)
 
 
-def test_a_short_secret_is_refused_and_not_told() -> None:
+async def test_a_short_secret_is_refused_and_not_told() -> None:
     with pytest.raises(ConfigError, match="MILLSTREAM_SECRET has 15 characters") as caught:
-        find_secret({"MILLSTREAM_SECRET": "hidden-password"}, None, fresh)
+        await find_secret({"MILLSTREAM_SECRET": "hidden-password"}, None, fresh)
     assert "hidden" not in str(caught.value)
 
 
-def test_silos_that_share_a_table_in_memory_share_its_secret() -> None:
+async def test_silos_that_share_a_table_in_memory_share_its_secret() -> None:
     table = MemoryMembershipTable()
-    one = find_secret({}, table, lambda count: b"1" * count)
-    assert find_secret({}, table, lambda count: b"2" * count) == one == b"1" * 32
-    assert find_secret({}, MemoryMembershipTable(), lambda count: b"2" * count) != one
+    one = await find_secret({}, table, lambda count: b"1" * count)
+    assert await find_secret({}, table, lambda count: b"2" * count) == one == b"1" * 32
+    assert await find_secret({}, MemoryMembershipTable(), lambda count: b"2" * count) != one
 
 
-def test_a_table_that_keeps_none_needs_the_variable() -> None:
+async def test_a_table_that_keeps_none_needs_the_variable() -> None:
     with pytest.raises(ConfigError, match="object.* stores no secret.*MILLSTREAM_SECRET"):
-        find_secret({}, object(), fresh)
+        await find_secret({}, object(), fresh)
 
 
 def test_a_file_is_made_for_its_user_alone_and_read_again(tmp_path: Path) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from millstream.balancers import DeploymentBalancer, best_fit
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
 from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.postgres import (
+    PostgresMembershipTable,
+    PostgresOptions,
+    PostgresStateStore,
+    read_schema,
+)
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
 from millstream.runtime import (
     Client,
@@ -117,6 +123,15 @@ LocalCluster(grains=[CounterApi])  # E
 LocalCluster(grains=[Counter], streams={"default": streams()})  # E
 LocalCluster(grains=[Counter], streams={"default": MemoryQueues})  # E
 LocalCluster(grains=[Counter], stores={"default": "sqlite:here"})  # E
+
+
+PostgresOptions(connections_max=1.5)  # E
+PostgresOptions(url="postgresql://db/shop")  # E
+PostgresStateStore("postgresql://db/shop", schema="shop")  # E
+PostgresStateStore(b"postgresql://db/shop")  # E
+Silo(grains=[Counter], membership=PostgresStateStore("postgresql://db/shop"))  # E
+Silo(grains=[Counter], stores={"default": PostgresMembershipTable("postgresql://db/shop")})  # E
+print(read_schema("postgresql://db/shop").version)  # E
 
 
 async def use_a_cluster() -> None:

@@ -15,6 +15,15 @@ from millstream.providers.generator import (
     GeneratorQueues,
 )
 from millstream.providers.memory import MemoryOptions, MemoryQueues, memory_streams
+from millstream.providers.postgres import (
+    PostgresMembershipTable,
+    PostgresOptions,
+    PostgresReminderTable,
+    PostgresStateStore,
+    SchemaState,
+    migrate_schema,
+    read_schema,
+)
 from millstream.providers.sqlite import (
     SqliteMembershipTable,
     SqliteReminderTable,
@@ -302,6 +311,17 @@ provider: SiloPart = memory_streams()
 table: MembershipTable = MemoryMembershipTable()
 store: StateStore = MemoryStateStore()
 reminder_tables: list[ReminderTable] = [MemoryReminderTable(), SqliteReminderTable("data")]
+
+URL = "postgresql://shop@db.example/shop?schema=shop"
+shared_table: MembershipTable = PostgresMembershipTable(URL)
+shared_store: StateStore = PostgresStateStore(URL, PostgresOptions(connections_max=8))
+reminder_tables.append(PostgresReminderTable(URL, PostgresOptions(password="x", timeout_s=2)))
+
+
+async def migrate() -> None:
+    assert_type(await read_schema(URL), SchemaState)
+    before, after = await migrate_schema(URL, PostgresOptions(user="owner"))
+    assert_type((before.version, after.cluster), tuple[int, str])
 
 
 async def read_reminders(table: ReminderTable, own: Reminders) -> list[str]:

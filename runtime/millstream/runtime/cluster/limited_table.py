@@ -17,18 +17,22 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
 
-from millstream.runtime.errors import MillstreamError, StorageUnavailable
+from millstream.runtime.errors import ConfigError, MillstreamError, StorageUnavailable
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.address import SiloAddress
 
+from .clock_check import CLOCK_REFUSED_S, ClockVerdict, judge_clock
 from .table import MemberRow, MembershipTable, TableView, table_text
 
 __all__ = ["TABLE_LIMIT_S", "LimitedTable", "SharedReads", "why_not_after"]
+
+log = logging.getLogger("millstream.member")
 
 T = TypeVar("T")
 TABLE_LIMIT_S = 5.0
@@ -72,10 +76,48 @@ class LimitedTable:
     async def identity(self) -> str:
         return await in_time("identity", self._table.identity())
 
+    async def admit(self, cluster: str, wall_s: Callable[[], float]) -> None:
+        """Compare cluster and clock of a silo with those of a table that has them.
+
+        Raises ConfigError if the table belongs to another cluster, or if the clocks differ too
+        much, and StorageUnavailable.
+        """
+        claim = getattr(self._table, "claim", None)
+        if claim is not None:
+            check_owner(table_text(self._table), cluster, await in_time("claim", claim(cluster)))
+        clock_s = getattr(self._table, "clock_s", None)
+        if clock_s is not None:
+            before_s = wall_s()
+            table_s = await in_time("clock_s", clock_s())
+            check_clock(table_text(self._table), *judge_clock(before_s, table_s, wall_s()))
+
     def _change(self, expect_version: int, is_done: bool) -> bool:
         if is_done:
             self._reached = max(self._reached, expect_version + 1)
         return is_done
+
+
+def check_owner(table: str, cluster: str, owner: str) -> None:
+    """Raise ConfigError if a table belongs to another cluster."""
+    if owner != cluster:
+        raise ConfigError(
+            f"membership table {table} belongs to cluster {owner!r}, and this silo is in cluster "
+            f"{cluster!r}: pass Silo(cluster={owner!r}), or give this cluster a table of its own"
+        )
+
+
+def check_clock(table: str, ahead_s: float, verdict: ClockVerdict) -> None:
+    """Log a warning, or raise ConfigError, as a verdict on the clocks says."""
+    if verdict is ClockVerdict.FINE:
+        return
+    side = "ahead of" if ahead_s > 0 else "behind"
+    fact = f"the clock of this silo is {abs(ahead_s):.1f} s {side} that of membership table {table}"
+    if verdict is ClockVerdict.REFUSE:
+        raise ConfigError(
+            f"{fact}, and a silo joins with at most {CLOCK_REFUSED_S:g} s: synchronise both "
+            "clocks, for example by NTP"
+        )
+    log.warning("%s: synchronise both clocks, for example by NTP", fact)
 
 
 def why_not_after(last: TableView, reached: int, view: TableView) -> str:

@@ -183,7 +183,13 @@ class MembershipTable(Protocol):
     silos recognise each other. It stores `fresh` if there is no secret yet, and returns the stored
     one. Without it, the silos need the environment variable `MILLSTREAM_SECRET`. The method
     `operator_secret(fresh)` does the same for the secret of operators. `secret_in_file` keeps such
-    a secret in a file. `is_of_one_process` is True for a table that other processes cannot see.
+    a secret in a file. Both methods may be coroutines. `is_of_one_process` is True for a table that
+    other processes cannot see.
+
+    A table that silos of several machines share may have two more coroutines. `clock_s() -> float`
+    returns the wall time of its server; a silo whose clock differs by more than a minute does not
+    join. `claim(cluster: str) -> str` stores the name of the cluster if there is none yet, and
+    returns the stored one; a silo of another cluster does not join.
 
     All methods raise StorageUnavailable if the table does not answer.
     """

@@ -396,8 +396,9 @@ class Silo:
 
         Raises:
             ConfigError: The silo was started before, a state of a grain names a store that the silo
-                does not have, or an active silo refuses this one, for example because a setting
-                differs.
+                does not have, an active silo refuses this one, for example because a setting
+                differs, or the membership table belongs to another cluster, or its clock differs by
+                more than a minute.
             ClusterError: The silo could not join in time, or was evicted meanwhile.
             StorageUnavailable: The membership table did not answer.
         """
@@ -428,8 +429,10 @@ class Silo:
             log.info(text, name, extra={"silo": address})
 
     async def _join(self) -> None:
-        self._secrets = find_secrets(os.environ, self._table, self._env.random_bytes)
-        table_id = table_id_of(await LimitedTable(self._table).identity())
+        table = LimitedTable(self._table)
+        table_id = table_id_of(await table.identity())
+        await table.admit(self._cluster, self._env.wall_s)
+        self._secrets = await find_secrets(os.environ, self._table, self._env.random_bytes)
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)

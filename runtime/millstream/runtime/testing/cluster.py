@@ -37,7 +37,14 @@ from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
-from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
+from millstream.runtime.wire.secret import (
+    NO_SECRETS,
+    SECRET_BYTES,
+    Secrets,
+    both_secrets,
+    derive_operator_secret,
+    read_secret,
+)
 
 from .fault_injection import FIRST_VERSION
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
@@ -309,7 +316,7 @@ class SimCluster:
             is_operator: True: the client knows the operator's secret. At least one silo must have
                 been started.
         """
-        secrets = find_secrets(os.environ, self.table, bytes) if is_operator else NO_SECRETS
+        secrets = self._secrets() if is_operator else NO_SECRETS
         return Client(
             [f"{name}:{PORT}" for name in self.names],
             cluster=self._cluster,
@@ -319,6 +326,10 @@ class SimCluster:
             transport=self._simulation.transport(host),
             operator_secret=secrets.operator.decode(),
         )
+
+    def _secrets(self) -> Secrets:
+        cluster = read_secret(os.environ) or self.table.secret(bytes(SECRET_BYTES))
+        return both_secrets(os.environ, cluster, derive_operator_secret(cluster))
 
     async def stop_silo(self, name: str) -> None:
         """Stop the silo of a host gracefully. The host then starts another one.

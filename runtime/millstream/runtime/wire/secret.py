@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
@@ -32,10 +32,13 @@ __all__ = [
     "KeepsOperatorSecret",
     "KeepsSecret",
     "Secrets",
+    "both_secrets",
     "check_operator_secret",
+    "derive_operator_secret",
     "find_secret",
     "find_secrets",
     "operator_secret",
+    "read_secret",
     "secret_in_file",
 ]
 
@@ -64,7 +67,7 @@ NO_SECRETS = Secrets()
 class KeepsSecret(Protocol):
     """A membership table that keeps the cluster's secret for the silos that share it."""
 
-    def secret(self, fresh: bytes, /) -> bytes:
+    def secret(self, fresh: bytes, /) -> bytes | Awaitable[bytes]:
         """Return the stored secret. If there is none, store and return `fresh`."""
         ...
 
@@ -73,26 +76,41 @@ class KeepsSecret(Protocol):
 class KeepsOperatorSecret(Protocol):
     """A membership table that keeps the operator's secret where operators can find it."""
 
-    def operator_secret(self, fresh: bytes, /) -> bytes:
+    def operator_secret(self, fresh: bytes, /) -> bytes | Awaitable[bytes]:
         """Return the stored secret. If there is none, store and return `fresh`."""
         ...
 
 
-def find_secrets(
+async def find_secrets(
     environ: Mapping[str, str], table: object, random_bytes: Callable[[int], bytes]
 ) -> Secrets:
     """Return both secrets of a silo.
 
     Raises the errors of `find_secret`, also for an operator's variable that is too short.
     """
-    cluster = find_secret(environ, table, random_bytes)
-    text = environ.get(OPERATOR_VARIABLE, "")
-    if not text:
-        kept = hmac.digest(cluster, OPERATOR_FILE.encode(), hashlib.sha256)
-        if isinstance(table, KeepsOperatorSecret):
-            kept = table.operator_secret(kept)
-        text = kept.hex()
+    cluster = await find_secret(environ, table, random_bytes)
+    kept = derive_operator_secret(cluster)
+    if isinstance(table, KeepsOperatorSecret) and not environ.get(OPERATOR_VARIABLE):
+        kept = await _value(table.operator_secret(kept))
+    return both_secrets(environ, cluster, kept)
+
+
+def derive_operator_secret(cluster: bytes) -> bytes:
+    """Return the operator's secret that follows from the cluster's."""
+    return hmac.digest(cluster, OPERATOR_FILE.encode(), hashlib.sha256)
+
+
+def both_secrets(environ: Mapping[str, str], cluster: bytes, kept: bytes) -> Secrets:
+    """Return both secrets: the variable of the operator's secret takes precedence over `kept`.
+
+    Raises ConfigError if the variable is too short.
+    """
+    text = environ.get(OPERATOR_VARIABLE) or kept.hex()
     return Secrets(cluster, check_operator_secret(OPERATOR_VARIABLE, text))
+
+
+async def _value(kept: bytes | Awaitable[bytes]) -> bytes:
+    return kept if isinstance(kept, bytes) else await kept
 
 
 def check_operator_secret(name: str, text: str) -> bytes:
@@ -139,28 +157,37 @@ def operator_secret(path: str | Path) -> str:
     return secret_in_file(file, b"").hex()
 
 
-def find_secret(
+async def find_secret(
     environ: Mapping[str, str], table: object, random_bytes: Callable[[int], bytes]
 ) -> bytes:
     """Return the cluster's secret from `MILLSTREAM_SECRET`, or from the membership table.
 
     Raises ConfigError if the variable is too short, or if it is unset and the table keeps no
-    secret.
+    secret, and the errors of the table.
     """
-    text = environ.get(SECRET_VARIABLE, "")
-    if text:
-        if len(text) < LETTERS_MIN:
-            raise ConfigError(
-                f"{SECRET_VARIABLE} has {len(text)} characters; it must have at least "
-                f"{LETTERS_MIN}, and the same value at every silo of the cluster"
-            )
-        return text.encode(errors="surrogateescape")
+    given = read_secret(environ)
+    if given:
+        return given
     if isinstance(table, KeepsSecret):
-        return table.secret(random_bytes(SECRET_BYTES))
+        return await _value(table.secret(random_bytes(SECRET_BYTES)))
     raise ConfigError(
         f"the membership table ({type(table).__name__}) stores no secret of the cluster: set "
         f"{SECRET_VARIABLE} to the same text, of at least {LETTERS_MIN} characters, at every silo"
     )
+
+
+def read_secret(environ: Mapping[str, str]) -> bytes:
+    """Return the cluster's secret from its variable; empty if the variable is unset.
+
+    Raises ConfigError if the variable is too short.
+    """
+    text = environ.get(SECRET_VARIABLE, "")
+    if 0 < len(text) < LETTERS_MIN:
+        raise ConfigError(
+            f"{SECRET_VARIABLE} has {len(text)} characters; it must have at least "
+            f"{LETTERS_MIN}, and the same value at every silo of the cluster"
+        )
+    return text.encode(errors="surrogateescape")
 
 
 def secret_in_file(path: Path, fresh: bytes) -> bytes:
