@@ -23,10 +23,8 @@ __all__ = ["PostgresServer", "require_postgres"]
 START_S = 30.0
 PLACES = "/usr/lib/postgresql/*/bin"
 SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "shared_buffers": "32MB",
-    "max_connections": "20",
     "recovery_init_sync_method": "syncfs",
 }
 
@@ -45,11 +43,16 @@ def require_postgres() -> None:
 
 
 class PostgresServer:
-    """Runs from its construction. As root it starts the server as `postgres`, because PostgreSQL
-    refuses root.
+    """Runs from its construction, and listens on one address. As root it starts the server as
+    `postgres`, because PostgreSQL refuses root.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1", connections_max: int = 20) -> None:
+        self._settings = {
+            **SETTINGS,
+            "listen_addresses": address,
+            "max_connections": str(connections_max),
+        }
         self._programs = programs()
         self._user = "postgres" if os.geteuid() == 0 else None
         # not among pytest's directories, because the user `postgres` cannot read them
@@ -59,8 +62,10 @@ class PostgresServer:
             os.chown(self._root, pwd.getpwnam(self._user).pw_uid, -1)
         made = ["initdb", "-D", self._directory, "-U", "postgres", "-A", "trust", "-N"]
         subprocess.run(self._command(*made), check=True, capture_output=True, **self._as_user())
+        with Path(self._directory, "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")  # of a test with a network of its own
         self.port = free_port()
-        self.url = f"postgresql://postgres@127.0.0.1:{self.port}"
+        self.url = f"postgresql://postgres@{address}:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -72,7 +77,8 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        given = self._settings.items()
+        settings = [part for name, value in given for part in ("-c", f"{name}={value}")]
         command = self._command("postgres", "-D", self._directory, "-p", str(self.port))
         self._process = subprocess.Popen(
             [*command, *settings],

@@ -40,6 +40,17 @@ CLOSED = DatabaseTrouble("is closed: make another one")
 FORKED = DatabaseTrouble("was made before this process was forked: make another one in it")
 FULL_RETRY_S = 0.1
 """The longest pause before a server that had no free connection is asked again."""
+NOTICE_S = (15, 5, 3, 30_000)
+"""How the server notices that a host is gone: it asks after 15 s of silence, each 5 s, three times,
+and waits at most 30 s for the confirmation of what it has sent. So a session ends after 35 s.
+
+Otherwise sessions of a host that was cut off keep connections of the server for hours.
+"""
+NOTICE = (
+    "SELECT set_config('tcp_keepalives_idle', %s, false),"
+    " set_config('tcp_keepalives_interval', %s, false),"
+    " set_config('tcp_keepalives_count', %s, false), set_config('tcp_user_timeout', %s, false)"
+)
 OTHER_LOOP = DatabaseTrouble("is in use in another event loop: make one for each loop")
 
 
@@ -226,11 +237,15 @@ class Connections:
             raise Failed(judge_refusal(str(error)), error) from error
         used = Used(session, asyncio.get_running_loop().time())
         try:
-            await self._use(used, self._greet, is_returned=False)
+            await self._use(used, self._begin_session, is_returned=False)
         except Failed as error:  # nothing of the caller was sent
             await session.close()
             raise Failed(error.trouble._replace(may_be_done=False), error.detail) from error
         return used
+
+    async def _begin_session(self, session: Session) -> None:
+        await session.execute(NOTICE, [str(number) for number in NOTICE_S])
+        await self._greet(session)
 
     async def _use(
         self, used: Used, work: Callable[[Session], Awaitable[T]], *, is_returned: bool = True
