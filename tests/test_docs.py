@@ -61,6 +61,7 @@ OPTION_CLASSES = {
     "LedgerTopicOptions": "millstream.providers.ledger",
     "LedgerTopicSettings": "millstream.providers.ledger",
     "MembershipOptions": "millstream.runtime",
+    "MetricsOptions": "millstream.runtime",
     "PlacementOptions": "millstream.runtime",
     "PostgresOptions": "millstream.providers.postgres",
     "Rebalancing": "millstream.runtime",

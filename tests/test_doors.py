@@ -28,6 +28,7 @@ from millstream.providers.sqlite import SqliteReminderTable
 from millstream.runtime import (
     Client,
     Grain,
+    Metrics,
     Occurrence,
     Rebalancing,
     Role,
@@ -69,7 +70,7 @@ OPEN = {
 CLOSED = {
     *("$acks", "$bookie", "$directory", "$ledger", "$member", "$migration", "$placement"),
     *("$rebalancing", "$reminders"),
-    *("MemoryQueue", "StagedWriter"),
+    *("MemoryQueue", "ReadinessProbe", "StagedWriter"),
 }
 BY_TYPE = {"$results"}
 """Extensions of grains that are open to those that may call the grain type."""
@@ -145,7 +146,11 @@ async def everything(directory: Path) -> AsyncIterator[Silo]:
             "default": streams(MemoryQueues()),
             "durable": streams(LedgerQueues(directory / "ledger")),
         },
-        parts={"priority": PriorityQueues(MemoryStore()), "news": Broadcast()},
+        parts={
+            "priority": PriorityQueues(MemoryStore()),
+            "news": Broadcast(),
+            "metrics": Metrics(),
+        },
         rebalancing=Rebalancing(),
     ) as silo:
         yield silo

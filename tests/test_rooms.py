@@ -14,6 +14,7 @@ from tests.imports import ROOT, circles, graph, imported, imports_in
 FLOORS: dict[str, tuple[str, ...]] = {
     "runtime": (
         "ground",
+        "metrics",
         "disk",
         "database",
         "codec",

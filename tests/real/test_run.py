@@ -29,7 +29,7 @@ import time
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Silo, grain
+from millstream.runtime import Grain, MembershipOptions, Metrics, RuntimeOptions, Silo, grain
 from millstream.runtime.extending import SiloPart
 from millstream.streams import PersistentStreams
 
@@ -45,6 +45,9 @@ class NeverStops(SiloPart):
 
 def make(**options):
     return Silo(grains=[Echo], membership_options=MembershipOptions(refresh_s=0.2), **options)
+
+def make_measured(**options):
+    return Silo(grains=[Echo], parts={"metrics": Metrics()}, **options)
 
 def make_streams(**options):
     streams = {"default": PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())}
@@ -208,6 +211,42 @@ async def test_a_terminal_that_goes_does_not_cut_a_stop_short(folder: Path) -> N
         program.process.send_signal(signal.SIGHUP)
         program.process.send_signal(signal.SIGTERM)
         assert await program.ended() == -signal.SIGTERM
+
+
+async def test_a_silo_serves_its_metrics_where_the_option_says(folder: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+    words = ("run_app:make", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+    async with run(folder, *words) as program:
+        _, gateway, *_ = (await program.until(ACTIVE)).groups()
+        (at,) = (await program.until(r"serves metrics and health at http://(\S+)")).groups()
+        async with connect(gateway) as client:
+            for _ in range(3):
+                await client.grain(Echo, "a").echo("hello")
+        host, port = at.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        text = (await reader.read()).decode()
+        writer.close()
+        series = 'millstream_calls_total{grain_type="RunEcho",method="echo",outcome="ok"} 3.0'
+        assert series in text
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("run_app:make", "--metrics", "nowhere"), "--metrics: 'nowhere'"),
+        (("run_app:make_measured", "--metrics", "127.0.0.1:0"), "a part named 'metrics' already"),
+    ],
+)
+async def test_metrics_that_cannot_be_are_an_error_of_one_line(
+    folder: Path, words: tuple[str, ...], text: str
+) -> None:
+    async with run(folder, *words) as program:
+        assert await program.ended() == 2
+        assert text in program.told
+        assert "Traceback" not in program.told
 
 
 async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -> None:

@@ -127,6 +127,8 @@ from .reminders.table import (
 from .role import Role
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
+from .silo.metrics import Metrics
+from .silo.metrics_options import MetricsOptions
 from .silo.silo import Silo, StopReason
 from .version import version
 from .wire.address import Address
@@ -190,6 +192,8 @@ __all__ = [
     "MemoryMembershipTable",
     "MemoryReminderTable",
     "MemoryStateStore",
+    "Metrics",
+    "MetricsOptions",
     "MillstreamError",
     "NoSuitableSilo",
     "NotAllowed",

@@ -41,6 +41,8 @@ from .definition.storage import refuse_stale
 from .disk.real import RealDisk
 from .disk.seam import DirLock, Disk, DiskFile, DiskFull, DiskThread, SyncFailed
 from .disk.whole import read_file, replace_file
+from .metrics.metric import Histogram, Metric, Sample
+from .metrics.registry import MetricRegistry
 from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .public_names import publish, type_name
@@ -83,15 +85,19 @@ __all__ = [
     "Gateway",
     "GrainServices",
     "GrainType",
+    "Histogram",
     "LineBudget",
     "Mark",
     "Members",
     "MethodReference",
+    "Metric",
+    "MetricRegistry",
     "Opener",
     "Program",
     "RealDisk",
     "Role",
     "Runners",
+    "Sample",
     "Sealed",
     "SiloAddress",
     "SiloPart",

@@ -85,7 +85,7 @@ async def silos(count: int, **options: Any) -> AsyncIterator[list[Silo]]:
 def key_owned_by(directory: GrainDirectory, silo: Silo, kind: str) -> str:
     """Return a key whose directory entry is at that silo."""
     keys = map(str, range(10_000))
-    return next(k for k in keys if directory._range.owner_of(kind, k) == silo.address)
+    return next(k for k in keys if directory.range.owner_of(kind, k) == silo.address)
 
 
 def started(silo: Silo, key: str) -> Activation:
@@ -94,7 +94,7 @@ def started(silo: Silo, key: str) -> Activation:
 
 
 def entries(silo: Silo) -> int:
-    return sum(len(keys) for _, keys in silo.assembly.directory._range._partition.keys())
+    return sum(len(keys) for _, keys in silo.assembly.directory.range._partition.keys())
 
 
 async def bump(silo: Silo) -> int:
@@ -261,7 +261,7 @@ async def test_a_silo_that_skipped_views_knows_what_was_registered_elsewhere_mea
     async with silos(2) as (one, two):
         key = key_owned_by(two.assembly.directory, two, "Noted")
         assert await one.grain(Noted, key).where() == one.address
-        known = two.assembly.directory._range._partition
+        known = two.assembly.directory.range._partition
         found = known.lookup("Noted", key)
         assert found is not None
         known.unregister("Noted", key, found.silo, found.activation_id)
@@ -278,7 +278,7 @@ async def test_of_two_activations_of_one_grain_the_older_one_ends_in_recovery() 
         assert await one.grain(Noted, key).where() == one.address
         loser = one.assembly.catalog.of("Noted")[key]
         winner = Entry(two.address, 1, loser.version + 1)
-        two.assembly.directory._range._partition._types["Noted"][key] = winner
+        two.assembly.directory.range._partition._types["Noted"][key] = winner
         for _ in range(2):
             await bump(one)
         await two.assembly.membership.refresh()
@@ -294,11 +294,11 @@ async def test_a_question_whose_asker_went_away_is_forgotten() -> None:
             )
         )
         await asyncio.sleep(0)
-        assert one.assembly.directory._range._waiting
+        assert one.assembly.directory.range._waiting
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not one.assembly.directory._range._waiting
+        assert not one.assembly.directory.range._waiting
         assert not one.assembly.directory._answers
 
 

@@ -69,7 +69,7 @@ class Ended:
 
 def an_activation(state: State = State.VALID, limit: int = 9) -> Activation:
     kind: Any = SimpleNamespace(
-        name="K", waiting_calls_max=limit, waiting_bytes=None, silo="me:1@1"
+        name="K", waiting_calls_max=limit, waiting_bytes=WaitingBytes(100, 1_000), silo="me:1@1"
     )
     owner: Any = Ended()
     kind.owner = owner

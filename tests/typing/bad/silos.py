@@ -21,6 +21,8 @@ from millstream.runtime import (
     MembershipOptions,
     MemoryMembershipTable,
     MemoryStateStore,
+    Metrics,
+    MetricsOptions,
     PlacementOptions,
     Rebalancing,
     Runtime,
@@ -29,6 +31,7 @@ from millstream.runtime import (
     Tls,
     connect,
 )
+from millstream.runtime.extending import Histogram, Metric, MetricRegistry, Sample
 from millstream.streams import (
     Backoff,
     CacheLimits,
@@ -202,6 +205,23 @@ CacheLimits(bytes_max="64 MiB")  # E
 MemoryOptions(1_000)  # E
 MemoryOptions(capacity=1_000)  # E
 WriterOptions(batch_s="50 ms")  # E
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+Metrics(9100)  # E
+Metrics("127.0.0.1:9100", MetricsOptions())  # E
+Metrics(options={"series_max": 10})  # E
+MetricsOptions(probe_timeout_s="1 s")  # E
+MetricsOptions().series_max = 10  # E
+Metric("shop_orders_total", "counter", "Orders.")  # E
+Metric(name="shop_orders_total", type="summary", help="Orders.")  # E
+Metric(name="shop_wait_hours", type="gauge", help="Wait.", unit="hours")  # E
+Metric(name="shop_orders_total", type="counter", help="Orders.", labels="shop")  # E
+Sample("shop_orders_total", (), 1)  # E
+MetricRegistry().add("shop_orders_total", lambda: [])  # E
+MetricRegistry().add([], lambda: [1])  # E
+Histogram().observe("1 s")  # E
 
 
 # --- providers and balancers ---------------------------------------------------------------------

@@ -47,6 +47,8 @@ from millstream.runtime import (
     MemoryMembershipTable,
     MemoryReminderTable,
     MemoryStateStore,
+    Metrics,
+    MetricsOptions,
     MillstreamError,
     NotAllowed,
     NotInCluster,
@@ -77,7 +79,7 @@ from millstream.runtime import (
     operator_secret,
     serve,
 )
-from millstream.runtime.extending import SiloPart
+from millstream.runtime.extending import Histogram, Metric, MetricRegistry, Sample, SiloPart
 from millstream.streams import (
     Backoff,
     CacheLimits,
@@ -127,6 +129,26 @@ class CounterApi(Contract):
 
 WORDS = StreamNamespace("words", str)
 GRAINS: list[type[Counter]] = [Counter]
+
+
+WORDS_TOTAL = Metric(name="words_total", type="counter", help="Words.", labels=("language",))
+WORD_S = Metric(name="word_seconds", type="histogram", help="Time.", unit="seconds")
+
+
+def silo_with_metrics() -> Silo:
+    silo = Silo(grains=[Counter], parts={"metrics": Metrics()})
+    silo.add_metrics(Metrics("127.0.0.1:9100", options=MetricsOptions(sample_every_calls=8)))
+    return silo
+
+
+def add_words(silo: Silo) -> None:
+    metrics, times = silo.services.metrics, Histogram((0.1, 1.0))
+    times.observe(0.5, weight=2)
+    assert_type(metrics, MetricRegistry)
+    metrics.add([WORDS_TOTAL], lambda: [Sample(WORDS_TOTAL, ("en",), 3)])
+    metrics.add([WORD_S], lambda: [Sample(WORD_S, (), times)])
+    assert_type(metrics.metrics, tuple[Metric, ...])
+    assert_type(times.count, int)
 
 
 def by_tenant(stream: StreamId, queues: int) -> int:

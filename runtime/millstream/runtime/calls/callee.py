@@ -117,6 +117,18 @@ class InboundCall:
                 turns.deadlines.arm()
 
     @property
+    def arrived_s(self) -> float:
+        """When the call arrived, by the clock of the loop; before a shielded method starts."""
+        return self.request.deadline - self.call.ttl_s
+
+    def count_unrun(self, error: BaseException) -> None:
+        """Count a call to a grain that ends before its turn, if calls are counted."""
+        counts, kind, request = self._turns.counts, self.kind, self.request
+        if counts is not None and kind is not None and not request.done:
+            seconds = max(0.0, self._turns.loop.time() - self.arrived_s)
+            counts.of(kind.name, request.spec.wire_name).end(error, seconds)
+
+    @property
     def name(self) -> str:
         """The called grain or system target for messages, such as `Airport/BOS`."""
         call = self.call
@@ -187,6 +199,7 @@ class InboundCall:
         self.close()
 
     def fail(self, error: BaseException) -> None:
+        self.count_unrun(error)
         if self.call.id == 0:
             log.error("one-way call %s.%s did not run: %s", self.name, self.call.method, error)
         else:
@@ -225,6 +238,7 @@ class InboundCall:
         After a deadline, the error names the turn that blocked the call.
         """
         if not self.request.expired:
+            self.count_unrun(asyncio.CancelledError())
             self.close()
             return
         self.request.target = self.name
@@ -412,13 +426,14 @@ class Callee(RunnerTasks[InboundCall]):
         while True:
             while self._ready:
                 inbound = self._ready.popleft()
+                began_s = 0.0 if self._turns.counts is None else inbound.arrived_s
                 work = self._start(inbound, task)
                 if work is not None:
                     request = inbound.request
                     try:
                         encode = request.spec.encode_result
                         result = await self._turns.run(
-                            request, work, self._turns.end_failed, encode
+                            request, work, self._turns.end_failed, encode, began_s
                         )
                     except BaseException as error:
                         self._answer_failure(inbound, error)
@@ -465,6 +480,7 @@ class Callee(RunnerTasks[InboundCall]):
                 args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
             return self._turns.begin(activation, request, args)
         except Exception as error:
+            inbound.count_unrun(error)
             inbound.on_failure(self._turns.end_failed(request, error))
             return None
 

@@ -249,6 +249,8 @@ class Caller:
         blocking = activation.running
         if blocking is not None and blocking.section and activation.try_enter(request):
             return True  # the running turn waits for this request in an open section
+        turns = self._turns
+        began_s = 0.0 if turns.counts is None else turns.loop.time()
         future: asyncio.Future[str | None] = self._turns.loop.create_future()
         entry = LocalWait(future, request, self._turns.known_errors, size_bytes)
         activation.queue(entry)
@@ -263,10 +265,22 @@ class Caller:
                 activation.withdraw(entry)
                 if isinstance(error, asyncio.CancelledError):
                     note_blockers(request, activation)
+                self._count_waited(activation, request, error, began_s)
             raise
         finally:
             entry = future = None  # type: ignore[assignment]  # may hold an exception
         return moved_to is None
+
+    def _count_waited(
+        self, activation: Activation, request: Request, error: BaseException, began_s: float
+    ) -> None:
+        """Count a call of this process that ended while it waited for its turn."""
+        counts = self._turns.counts
+        if counts is not None and not request.target:  # else `Turns.run` counts it as sent
+            if request.expired:
+                error = self._turns.make_timeout_error(request)
+            calls = counts.of(activation.kind.name, request.spec.wire_name)
+            calls.end(error, self._turns.loop.time() - began_s)
 
     async def _in_own_task(
         self,

@@ -18,6 +18,7 @@ from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.call_counts import CallCounts
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import LocalEnd
 from millstream.runtime.wire.handshake import Identity
@@ -49,6 +50,7 @@ class CallEngine:
         secrets: the secrets of the cluster and of its operators that this process knows.
         brought: see `References`.
         filters: run around the calls of this process.
+        counts: counts these calls. None: nobody does.
     """
 
     callee: Callee
@@ -68,6 +70,7 @@ class CallEngine:
         secrets: Secrets = NO_SECRETS,
         brought: Collection[type[Contract]] = (),
         filters: CallFilters = NO_FILTERS,
+        counts: CallCounts | None = None,
     ) -> None:
         self.filters = filters
         self.loop = asyncio.get_running_loop()
@@ -77,6 +80,7 @@ class CallEngine:
         self._shielded = self.new_tasks()
         known_errors = KnownErrors(modules_of(grains))
         self.turns = Turns(self.loop, options, known_errors, env.new_id)
+        self.turns.counts = counts
         self.outbox = Outbox(self.loop)
         self.end = LocalEnd(identity, options, self.loop, self.tasks, self.outbox, env, secrets)
         self.peers = Peers(self.end, transport, self.new_tasks(), has_left, lost)

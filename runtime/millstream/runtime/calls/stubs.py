@@ -82,8 +82,7 @@ async def {name}{signature}:
         _ms_task = _ms_up = _ms_from = None
         return await _ms_call(_ms_kind, {key}, _ms_spec_{index}, ({arguments}))
 {isolation}\
-    _ms_until = _ms_time() + _ms_seconds_{index}
-    _ms_group = _ms_group_{index}
+{until}    _ms_group = _ms_group_{index}
     if _ms_up is None:
         _ms_req = _ms_Request(
             None, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, 1, _ms_task.cancelling(),
@@ -134,11 +133,13 @@ async def {name}{signature}:
         if _ms_req.expired or _ms_task.cancelling() > _ms_req.cancelling:
             _ms_bad = _ms_swallowed(_ms_req, _ms_task)
     if _ms_bad is None:
+{tally}\
 {result}\
         _ms_budget.left = _ms_left = _ms_budget.left - 1
         if not _ms_left:
             await _ms_budget.pause()
         return _ms_value
+{failure}\
     if _ms_isinstance(_ms_bad, _ms_Exception):
         await _ms_budget.spend()
     _ms_task = _ms_req = _ms_act = _ms_up = _ms_from = None
@@ -147,6 +148,27 @@ async def {name}{signature}:
     finally:
         _ms_bad = None
 """
+
+# The lines that a stub has instead of `PLAIN` while calls are counted: see `MethodCalls`.
+PLAIN = {
+    "until": "    _ms_until = _ms_time() + _ms_seconds_{index}\n",
+    "tally": "",
+    "failure": "",
+}
+COUNTED = {
+    "until": """\
+    _ms_began = _ms_time()
+    _ms_until = _ms_began + _ms_seconds_{index}
+""",
+    "tally": """\
+        _ms_calls_{index}.left = _ms_left = _ms_calls_{index}.left - 1
+        if not _ms_left:
+            _ms_calls_{index}.measure(_ms_time() - _ms_began)
+""",
+    "failure": """\
+    _ms_calls_{index}.end_direct(_ms_req, _ms_bad, _ms_time() - _ms_began)
+""",
+}
 
 # `Codec.quick_copy` inline. If it cannot copy a value, `isolate` copies it or raises the error.
 # That call is outside of the handler, because an error raised there would keep this frame.
@@ -196,13 +218,14 @@ class StubBuilder:
         own_specs = [kind.own_spec(spec) for spec in specs]
         namespace = self._names(kind)
         for index, (spec, own) in enumerate(zip(specs, own_specs, strict=True)):
-            self._bind(namespace, index, own)
+            self._bind(namespace, index, own, kind.name)
             for at, parameter in enumerate(spec.parameters):
                 namespace[f"_ms_default_{index}_{at}"] = parameter.default
         is_filtered = bool(kind.incoming) or self._caller.has_outgoing
         is_newer = grain_type.version > kind.version  # its calls do not run in this process
         source = (kind.hosted or grain_type, own_specs, not has_options, is_filtered or is_newer)
-        exec(_code(grain_type, *source), namespace)
+        is_counted = self._turns.counts is not None
+        exec(_code(grain_type, *source, is_counted), namespace)
         body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": kind.name}
         body["_ms_optioned"] = staticmethod(self._optioned)
         for spec in specs:
@@ -220,12 +243,13 @@ class StubBuilder:
         """Return a method of an extension as a function of the grain's key and the arguments."""
         assert spec.extension and spec.is_internal
         namespace = self._names(kind)
-        self._bind(namespace, 0, spec)
+        self._bind(namespace, 0, spec, kind.name)
         make, name = self._turns.extension_of, spec.extension
         namespace["_ms_extension"] = lambda activation: make(activation, name)
         namespace["_ms_call"] = self._caller.call_here
         hosted = kind.hosted
-        source = _extension_source(spec, hosted is not None and _may_be_direct(hosted, spec))
+        is_direct = hosted is not None and _may_be_direct(hosted, spec)
+        source = _extension_source(spec, is_direct, self._turns.counts is not None)
         exec(_extension_code(source), namespace)
         found: ExtensionCall = namespace[f"_ms_stub_{spec.name}"]
         return found
@@ -264,8 +288,13 @@ class StubBuilder:
             "_ms_longest": turns.options.chain_turns_max,
         }
 
-    def _bind(self, namespace: dict[str, Any], index: int, spec: MethodSpec) -> None:
+    def _bind(
+        self, namespace: dict[str, Any], index: int, spec: MethodSpec, grain_type: str
+    ) -> None:
         spec.resolve()
+        if self._turns.counts is not None:
+            calls = self._turns.counts.of(grain_type, spec.wire_name)
+            namespace[f"_ms_calls_{index}"] = calls
         seconds = spec.timeout_s or self._turns.options.call_timeout_s
         namespace[f"_ms_spec_{index}"] = spec
         namespace[f"_ms_fn_{index}"] = spec.fn
@@ -283,11 +312,14 @@ def _code(
     own_specs: list[MethodSpec],
     is_plain: bool,
     is_filtered: bool,
+    is_counted: bool,
 ) -> Any:
     """Return the compiled stubs. The hosted class, if any, decides whether a stub may be direct."""
     is_quick = is_plain and not is_filtered
     source = "\n".join(
-        _stub_source(index, spec, own, is_plain, is_quick and _may_be_direct(hosted, own))
+        _stub_source(
+            index, spec, own, is_plain, is_quick and _may_be_direct(hosted, own), is_counted
+        )
         for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True))
     )
     code = grain_type.stub_code.get(source)
@@ -308,7 +340,7 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
     return options.direct and not (decides or special or writes)
 
 
-def _extension_source(spec: MethodSpec, is_direct: bool) -> str:
+def _extension_source(spec: MethodSpec, is_direct: bool, is_counted: bool) -> str:
     names = [parameter.name for parameter in spec.parameters]
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
@@ -322,6 +354,7 @@ def _extension_source(spec: MethodSpec, is_direct: bool) -> str:
         passed="".join(f", {name}" for name in names),
         isolation="",
         result="",
+        **_counting(0, is_counted),
     )
 
 
@@ -334,7 +367,12 @@ def _extension_code(source: str) -> Any:
 
 
 def _stub_source(
-    index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
+    index: int,
+    spec: MethodSpec,
+    own: MethodSpec,
+    is_plain: bool,
+    is_direct: bool,
+    is_counted: bool,
 ) -> str:
     names = [parameter.name for parameter in spec.parameters]
     template = STREAMED if spec.is_streamed else DIRECT if is_direct else SLOW
@@ -353,7 +391,14 @@ def _stub_source(
         ),
         isolation=_isolation(own, dict(zip(names, own.codecs, strict=True)), index, 4),
         result=_isolation(own, {"_ms_value": own.result}, index, 8),
+        **_counting(index, is_counted),
     )
+
+
+def _counting(index: int, is_counted: bool) -> dict[str, str]:
+    """Return the lines of a stub that depend on whether calls are counted."""
+    lines = COUNTED if is_counted else PLAIN
+    return {name: text.format(index=index) for name, text in lines.items()}
 
 
 def _isolation(spec: MethodSpec, codecs: Mapping[str, Codec[Any]], index: int, depth: int) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from millstream.runtime.definition.labels import read_labels
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.plugins import find_plugin
+from millstream.runtime.silo.metrics import Metrics
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.tls import Tls
@@ -30,13 +31,14 @@ from .target import load_target, make_silo
 __all__ = ["RUN_OPTIONS", "RunOption", "prepare", "read_arguments", "run_program"]
 
 BAD_ARGUMENTS = 2
-BOOKIE = "bookie"  # an option of the program, not of the factory
+BOOKIE, METRICS = "bookie", "metrics"  # options of the program, not of the factory
 
 
 class RunOption(NamedTuple):
     """An option of `millstream run`: a flag, a variable, and an argument of the factory.
 
-    The option `bookie` is the exception: the program uses it itself, and reduces the silo by it.
+    The options `bookie` and `metrics` are exceptions: the program uses them itself, on the silo
+    that the factory returned.
 
     Attributes:
         flag: The name of the flag, `--flag`. The variable is `MILLSTREAM_FLAG`.
@@ -117,6 +119,9 @@ RUN_OPTIONS = (
     ),
     RunOption("labels", "labels", read_labels, "labels of the silo, as NAME=VALUE,..."),
     RunOption("bookie", BOOKIE, read_switch, "run only the silo's bookie", True),
+    RunOption(
+        "metrics", METRICS, read_address, "host:port to serve /metrics, /healthz and /readyz on"
+    ),
 )
 """The options of `millstream run`."""
 
@@ -173,13 +178,15 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for `python program.py`
     options = read_arguments(flags, os.environ)
-    is_bookie = options.pop(BOOKIE, False)
+    is_bookie, metrics_at = options.pop(BOOKIE, False), options.pop(METRICS, "")
     factory = load_target(target)
     # This does nothing if the program has set up logging itself.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     silo = make_silo(target, factory, options)
     if is_bookie:
         reduce_to_bookie(target, silo)
+    if metrics_at:
+        add_metrics(target, silo, metrics_at)
     return silo
 
 
@@ -189,3 +196,11 @@ def reduce_to_bookie(target: str, silo: Silo) -> None:
         silo.reduce_to_bookie()
     except ConfigError as error:
         raise ConfigError(f"--bookie: {target!r}: {error}") from None
+
+
+def add_metrics(target: str, silo: Silo, address: str) -> None:
+    """Serve the metrics and the health of the silo. Raises ConfigError if that is impossible."""
+    try:
+        silo.add_metrics(Metrics(address))
+    except ConfigError as error:
+        raise ConfigError(f"--metrics: {target!r}: {error}") from None

@@ -148,14 +148,14 @@ def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def read_address(option: str, text: object) -> Address:
+def read_address(option: str, text: object, of: str = "Silo") -> Address:
     """Return the address that an option gives. Raises ConfigError if it is not an address."""
     if not isinstance(text, str):
-        raise _refuse(option, text, "host:port or [IPv6]:port")
+        raise _refuse(option, text, "host:port or [IPv6]:port", of)
     try:
         return Address.parse(text)
     except ValueError as error:
-        raise ConfigError(f"Silo({option}=...): {error}") from None
+        raise ConfigError(f"{of}({option}=...): {error}") from None
 
 
 def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:

@@ -43,6 +43,7 @@ from millstream.runtime.options import (
 )
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.call_counts import CallCounts
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.results import GrainResults, ResultCalls
 from millstream.runtime.wire.handshake import Identity
@@ -67,6 +68,7 @@ class SiloAssembly:
         filters: Run around the calls of this silo.
         placement_options: How placement weighs the load of silos.
         rebalancing: How activations are evened out. None: not at all.
+        counts: Counts the calls of this silo. None: nobody does.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class SiloAssembly:
         filters: CallFilters,
         placement_options: PlacementOptions,
         rebalancing: Rebalancing | None,
+        counts: CallCounts | None,
     ) -> None:
         self.identity = identity
         self.address = identity.address
@@ -114,6 +117,7 @@ class SiloAssembly:
             secrets,
             brought,
             filters,
+            counts,
         )
         self.loop, self.turns = engine.loop, engine.turns
         self.peers, self.references = engine.peers, engine.references

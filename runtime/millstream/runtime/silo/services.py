@@ -22,6 +22,7 @@ from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.disk.seam import Disk
 from millstream.runtime.errors import ConfigError
+from millstream.runtime.metrics.registry import MetricRegistry
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.public_names import public_name
 from millstream.runtime.tasks import Tasks
@@ -219,6 +220,7 @@ class SiloServices:
         tasks: Tasks and timers that end with the silo.
         budget: The budget by which work that never suspends yields to the event loop.
         disk: Files that survive a crash. In a simulation, those of the simulated machine.
+        metrics: The metrics of this silo. A part adds functions that read its own.
     """
 
     def __init__(self, silo: SiloAssembly, name: str, brought: Collection[type[Grain]]) -> None:
@@ -233,6 +235,7 @@ class SiloServices:
         self.tasks = self.new_tasks()
         self.budget: Budget = silo.turns.budget
         self.disk: Disk = silo.disk
+        self.metrics = MetricRegistry()
 
     @property
     def cluster(self) -> str:

@@ -83,6 +83,7 @@ from .arguments import (
     stores_of,
 )
 from .assembly import SiloAssembly
+from .metrics import METRICS, Metrics, attach_metrics, counts_of, put_first
 from .part import SiloPart, bookies_of, check_needed, list_brought
 from .reminders import ReminderPlaces, add_reminders, attach_reminders, counts_in
 from .services import SiloServices
@@ -227,7 +228,7 @@ class Silo:
         check_needed(self._all_grains(), self._parts)
         self._can_own_queues, self._is_alone = can_own_queues, membership is None
         places = ReminderPlaces(reminders, stores, self._table, self._is_alone)
-        self._parts = add_reminders(self._parts, self._grains, places, self._plugin)
+        self._parts = put_first(add_reminders(self._parts, self._grains, places, self._plugin))
         used = find_used_stores(self._stores, self._grains, self._bringing)
         self._agreement = agree(self._table, used, self._parts, self._all_options.membership)
         self._assembly: SiloAssembly | None = None
@@ -361,8 +362,31 @@ class Silo:
         """
         if self._listeners or self._killing is not None:
             raise ConfigError("this silo was already started: make another Silo")
-        self._parts = bookies_of(self._parts, self._is_alone)
-        self._grains, self._bringing, self._can_own_queues = [], {}, False
+        kept: dict[str, SiloPart] = {
+            name: one for name, one in self._parts.items() if isinstance(one, Metrics)
+        }
+        self._parts = {**kept, **bookies_of(self._parts, self._is_alone)}
+        self._grains, self._bringing, self._can_own_queues = [], kept, False
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        """Add metrics and health to the silo, before it starts.
+
+        `millstream run --metrics` calls it.
+
+        Args:
+            metrics: The part, which gets the name `metrics`.
+
+        Raises:
+            ConfigError: The silo was started, or has such a part or another one of this name.
+        """
+        if self._listeners or self._killing is not None:
+            raise ConfigError("this silo was already started: make another Silo")
+        if METRICS in self._parts:
+            raise ConfigError(
+                f"this silo has a part named {METRICS!r} already: leave out --metrics, or that part"
+            )
+        self._parts = put_first({**self._parts, METRICS: metrics})
+        self._bringing = {**self._bringing, METRICS: metrics}
 
     async def wait_stopped(self) -> StopReason:
         """Wait until the silo has stopped.
@@ -517,10 +541,12 @@ class Silo:
             filters=self._filters,
             placement_options=self._all_options.placement,
             rebalancing=self._all_options.rebalancing,
+            counts=counts_of(self._parts),
         )
         holder.append(silo)
         self._services = SiloServices(silo, row.name, brought)
         attach_reminders(self._parts, silo)
+        attach_metrics(self._parts, silo, self._services)
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:

@@ -151,6 +151,11 @@ class Visitors:
                 peer.writer.send(Goodbye(STOPPING))
 
     @property
+    def is_gateway_open(self) -> bool:
+        """Whether clients may send new calls; False from the first step of a stop."""
+        return self._is_gateway_open
+
+    @property
     def is_serving(self) -> bool:
         """Whether a visitor waits for an answer."""
         return any(peer.is_serving for peer in self.inbound)

@@ -72,6 +72,7 @@ class Activation(TurnRule):
             return
         limit = kind.waiting_calls_max
         if len(box.waiting) - box.withdrawn >= limit:
+            kind.waiting_bytes.refused += 1
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
         box.put(entry, self, kind.waiting_bytes)
 

@@ -168,6 +168,8 @@ class Catalog:
         self.is_accepting = True
         self._is_closed = False
         self.count = 0
+        self.created = self.failed = 0  # activations since the start of the silo
+        self.ended: dict[DeactivationReason, int] = {}
         self.on_started: Callable[[Activation], None] | None = None
         self.on_ended: Callable[[Activation], None] | None = None
         self.on_parcels: Callable[[State[Any]], None] | None = None  # for unsent parcels
@@ -224,6 +226,7 @@ class Catalog:
         kind.owner = self
         activation = self.of(kind.name).add(kind, key, self._next_id)
         self.count += 1
+        self.created += 1
         return activation
 
     async def receive(self, kind: GrainKind, key: str, former: Former, package: bytes) -> bool:
@@ -392,6 +395,7 @@ class Catalog:
             await self._give_way(activation)
             return
         log.warning("%s could not start: %s: %s", activation, type(error).__name__, error)
+        self.failed += 1
         if activation.state is ActivationState.ACTIVATING and self.on_ended is not None:
             self.on_ended(activation)
         self._turn_all_away(activation, error)
@@ -511,6 +515,7 @@ class Catalog:
         """Begin to end an activation in which no turn runs. Called by the activation."""
         activation.state = ActivationState.DEACTIVATING
         activation.is_gated = True
+        self.ended[reason] = self.ended.get(reason, 0) + 1
         self._tasks.start(self._end(activation, reason))
 
     async def _end(self, activation: Activation, reason: DeactivationReason) -> None:

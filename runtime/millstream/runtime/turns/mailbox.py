@@ -59,14 +59,16 @@ class WaitingBytes:
 
     Attributes:
         used: the bytes that wait now.
+        refused: the calls that were refused since the start, because a mailbox was full.
     """
 
-    __slots__ = ("_all_max", "_each_max", "used")
+    __slots__ = ("_all_max", "_each_max", "refused", "used")
 
     def __init__(self, each_max: int, all_max: int) -> None:
         self._each_max = each_max
         self._all_max = all_max
         self.used = 0
+        self.refused = 0
 
     def take(self, what: object, size_bytes: int, beside_bytes: int) -> None:
         """Count the bytes of a call that is going to wait. Raises Overloaded at a limit.
@@ -77,9 +79,11 @@ class WaitingBytes:
             beside_bytes: the bytes that already wait there.
         """
         if size_bytes and beside_bytes and beside_bytes + size_bytes > self._each_max:
+            self.refused += 1
             fact = f"{what}: {beside_bytes} bytes of calls wait, no room for {size_bytes} more"
             raise Overloaded(fact, "waiting_bytes_max", self._each_max)
         if size_bytes and self.used and self.used + size_bytes > self._all_max:
+            self.refused += 1
             fact = f"{what}: {self.used} bytes of calls wait in this process"
             fact = f"{fact}, no room for {size_bytes} more"
             raise Overloaded(fact, "silo_waiting_bytes_max", self._all_max)

@@ -39,6 +39,7 @@ from millstream.runtime.options import RuntimeOptions
 
 from .activation import Activation
 from .budget import Budget
+from .call_counts import CallCounts
 from .deadlines import Deadlines
 from .flows import flowing_of, headers_of
 from .kind import view_of
@@ -80,6 +81,7 @@ class Turns:
         self.waiting_bytes = WaitingBytes(options.waiting_bytes_max, options.silo_waiting_bytes_max)
         self.find_task: Callable[[], Any] = find_task(loop)
         self.extensions: dict[str, Callable[[Activation], Any]] = {}
+        self.counts: CallCounts | None = None  # None: metrics are off
         # the reason why no turn runs; empty while turns run
         self.ended = "the silo or client was not started"
 
@@ -197,6 +199,7 @@ class Turns:
         work: Awaitable[Any],
         end: Callable[[Request, BaseException], BaseException],
         take: Callable[[Any], Any] | None = None,
+        began_s: float = 0.0,
     ) -> Any:
         """Await the work of a request, end the request, and yield to the event loop now and then.
 
@@ -205,9 +208,13 @@ class Turns:
             end: ends a failed request and returns the error for its caller: `settle` for callers in
                 this process, `end_failed` if the error is sent elsewhere.
             take: converts the result for the caller before any other code runs.
+            began_s: when the call arrived, if it came from elsewhere and calls are counted. 0: now.
         """
         failed: BaseException | None = None
         result = None
+        counts = self.counts
+        if counts is not None and not began_s:
+            began_s = self.loop.time()
         try:
             result = await work
             if take is not None:
@@ -221,6 +228,8 @@ class Turns:
             if is_cancelled or request.expired or request.stop_reason:
                 failed = self.replace_swallowed(request, task)
             task = None
+        if counts is not None:
+            counts.count(request, failed, self.loop.time() - began_s)
         if failed is None or isinstance(failed, Exception):
             self.budget.left -= 1
             if not self.budget.left:

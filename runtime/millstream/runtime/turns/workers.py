@@ -18,7 +18,7 @@ Source: `StatelessWorkerGrainContext` of Orleans, whose workers do not take call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from millstream.runtime.definition.method import MethodSpec
@@ -53,7 +53,7 @@ class ActivationTable(dict[str, Activation]):
         if self.get(activation.key) is activation:
             del self[activation.key]
 
-    def all(self) -> Iterable[Activation]:
+    def all(self) -> Collection[Activation]:
         """Return every activation."""
         return self.values()
 

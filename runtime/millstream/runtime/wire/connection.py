@@ -132,7 +132,9 @@ class LocalEnd:
         "options",
         "outbox",
         "pulse",
+        "received_bytes",
         "secrets",
+        "sent_bytes",
         "tasks",
         "welcome",
     )
@@ -160,6 +162,7 @@ class LocalEnd:
         self._unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
         self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
         self.intake = Intake(options, loop, tasks)
+        self.received_bytes = self.sent_bytes = 0  # by all connections
 
     def open(self, inbox: Inbox, welcome: Welcome) -> None:
         """Set the receivers of calls and peer events."""
@@ -369,6 +372,7 @@ class Peer:
         self._stop_waiting()
         self._end.pulse.remove(self)
         self.writer.close(reason)
+        self._end.sent_bytes += self.writer.written_bytes
         self.served.cancel_all()
         self._frames.clear()
         self._messages = ()
@@ -406,6 +410,7 @@ class Peer:
         if self.is_closed:
             return
         self._is_heard = True
+        self._end.received_bytes += len(data)
         try:
             payloads = self._reader.feed(data)
             if self._frames or self._messages or self._is_paused:

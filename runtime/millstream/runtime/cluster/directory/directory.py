@@ -188,7 +188,7 @@ class GrainDirectory:
         self._holders = [holder]
         self._targets = targets
         self._tasks = tasks
-        self._range = DirectoryRange(me)
+        self.range = DirectoryRange(me)
         self._answers: dict[int, asyncio.Future[Entry | None]] = {}
         self._last_ticket = 0
         self.locations = Locations(cache_max)
@@ -206,12 +206,12 @@ class GrainDirectory:
     @property
     def is_alone(self) -> bool:
         """True if this silo owns the whole ring, with nothing to recover."""
-        return self._range.is_alone
+        return self.range.is_alone
 
     @property
     def is_locked(self) -> bool:
         """True while this silo is gaining a range."""
-        return self._range.is_locked
+        return self.range.is_locked
 
     def apply_view(self, view: TableView) -> None:
         """Apply a newer view: drop lost ranges, and recover gained ones."""
@@ -220,7 +220,7 @@ class GrainDirectory:
 
     def step(self, event: Any) -> None:
         """Pass an event to the range, and carry out the resulting actions."""
-        for action in self._range.step(event):
+        for action in self.range.step(event):
             self._do(action)
 
     def _do(self, action: Action) -> None:
@@ -333,7 +333,7 @@ class GrainDirectory:
 
     def register_now(self, activation: Registered) -> bool:
         """Register without waiting if this silo is alone. Returns True on success."""
-        own = self._range
+        own = self.range
         if not own.is_alone:
             return False
         activation.version = own.register_here(activation.kind.name, activation.key, activation.id)
@@ -366,11 +366,11 @@ class GrainDirectory:
                 return ""
             if (entry.silo, entry.activation_id) != (self._me, activation.id):
                 return entry.silo
-            if self._range.is_current(entry.version):
+            if self.range.is_current(entry.version):
                 activation.version = entry.version
                 return None
             # a later owner does not know this registration
-            await self._catch_up(self._range.barrier, attempt)
+            await self._catch_up(self.range.barrier, attempt)
         text = f"the directory did not register {activation}"
         raise SiloUnavailable(text, may_have_run=False)
 
@@ -392,11 +392,11 @@ class GrainDirectory:
     ) -> Entry | None:
         """Ask the grain's owner, and retry until the owner and this silo agree on the ownership."""
         for attempt in range(RETRIES_MAX):
-            owner = self._range.owner_of(kind, key)
+            owner = self.range.owner_of(kind, key)
             if owner is None:
                 raise SiloUnavailable("no silo is active", may_have_run=False)
             try:
-                entry = await ask(owner, self._range.version)
+                entry = await ask(owner, self.range.version)
             except ClusterError:
                 await pause(attempt)
                 continue
@@ -421,7 +421,7 @@ class GrainDirectory:
         This is best effort: a stale entry is corrected later.
         """
         kind, key = activation.kind.name, activation.key
-        owner = self._range.owner_of(kind, key)
+        owner = self.range.owner_of(kind, key)
         version, activation.version = activation.version, 0  # it is not reported in recoveries
         if not version or owner is None:
             return
@@ -484,6 +484,9 @@ class Locations:
     def __init__(self, size_max: int) -> None:
         self._silos: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._size_max = size_max
+
+    def __len__(self) -> int:
+        return len(self._silos)
 
     def get(self, kind: str, key: str) -> str | None:
         """Return the last known silo of a grain, or None."""

@@ -90,6 +90,9 @@ class Partition:
         entries[key] = winner
         return None if winner.silo == loser.silo else loser
 
+    def __len__(self) -> int:
+        return sum(map(len, self._types.values()))
+
     def keys(self) -> list[tuple[str, list[str]]]:
         """Return the keys that have entries, by grain type."""
         return [(kind, list(entries)) for kind, entries in self._types.items() if entries]

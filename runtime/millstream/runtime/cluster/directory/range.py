@@ -127,6 +127,11 @@ class DirectoryRange:
     # -- questions of this silo itself
 
     @property
+    def entry_count(self) -> int:
+        """The entries in this range."""
+        return len(self._partition)
+
+    @property
     def is_locked(self) -> bool:
         """True while this silo is gaining a range."""
         return bool(self._recoveries)
