@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from tests.imports import ROOT
 
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Metrics, Silo, reminder
 from millstream.runtime.extending import Metric
+from millstream.streams import PersistentStreams
 
 PAGE = ROOT / "docs" / "operations" / "metrics.md"
 ROW = re.compile(r"^\| `(millstream_\w+)` \|.*$", re.M)
@@ -24,7 +27,9 @@ class Reminded(Grain):
 
 async def list_metrics(directory: Path) -> list[Metric]:
     """Return the metrics of a silo with every part that has some."""
-    async with Silo(grains=[Reminded], parts={"metrics": Metrics()}) as silo:
+    streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
+    parts = {"metrics": Metrics()}
+    async with Silo(grains=[Reminded], streams={"default": streams}, parts=parts) as silo:
         return list(silo.services.metrics.metrics)
 
 

@@ -53,10 +53,13 @@ class MetricRegistry:
 
     Attributes:
         series_max: The most series of one metric in a collection.
+        is_on: Whether the silo has the part `Metrics`. Otherwise nobody asks regularly, so a part
+            should not measure ahead.
     """
 
     def __init__(self, series_max: int = SERIES_MAX) -> None:
         self.series_max = series_max
+        self.is_on = False
         self._metrics: dict[str, Metric] = {m.name: m for m in (READER_FAILURES, DROPPED_SERIES)}
         self._readers: list[MetricReader] = []
         self._failures = 0

@@ -80,7 +80,7 @@ class Metrics(SiloPart):
     def attach(self, silo: SiloAssembly, services: SiloServices) -> None:
         """Register the metrics of a silo's runtime."""
         self._silo = silo
-        services.metrics.series_max = self.options.series_max
+        services.metrics.series_max, services.metrics.is_on = self.options.series_max, True
         self._mailboxes = Mailboxes(silo.catalog, silo.turns)
         services.metrics.add(
             RUNTIME_METRICS,

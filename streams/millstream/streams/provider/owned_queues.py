@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from millstream.runtime import StorageError, TableView
-from millstream.runtime.extending import SiloServices
+from millstream.runtime.extending import Sample, SiloServices
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.give_ups import GiveUps
 from millstream.streams.agent.options import StreamOptions
@@ -35,6 +35,7 @@ from millstream.streams.ownership.unread import LOOK_EVERY_S, Unread
 from .known_subscriptions import KnownSubscriptions
 from .settings import Settings
 from .silo_view import ManagerSilo, QueueSilos, fate_of
+from .stream_metrics import STREAM_METRICS, SubscriptionLags, read_queues
 from .target import QueueStats, agent_stats
 
 __all__ = ["OwnedQueues"]
@@ -78,6 +79,7 @@ class OwnedQueues:
         self._unwatch: Callable[[], None] = lambda: None
         self._audit: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._looks: asyncio.Task[None] | None = None
         self._services: SiloServices | None = None
         self._balanced: Sequence[QueueId] = ()
         self.is_balanced = False
@@ -114,6 +116,8 @@ class OwnedQueues:
             self._silo,
             self._begin,
         )
+        self._lags = SubscriptionLags(provider, self.manager.agents, services.clock)
+        services.metrics.add(STREAM_METRICS, self._read_metrics)
 
     async def bury(self, message: OutMessage, why: str) -> None:
         """Keep an event of an outbox as a dead letter. Raises StorageError."""
@@ -146,6 +150,8 @@ class OwnedQueues:
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
         self._services = services
+        if services.metrics.is_on:
+            self._looks = services.tasks.start(self._lags.look_while_running())
         self._watch = services.tasks.start(
             keep_watch(
                 lambda: [agent.watch for agent in self.manager.agents()],
@@ -191,7 +197,7 @@ class OwnedQueues:
 
     def _follow_no_more(self) -> None:
         self._unwatch()
-        for task in (self._audit, self._watch):
+        for task in (self._audit, self._watch, self._looks):
             if task is not None:
                 task.cancel()
         self.following.close()
@@ -222,6 +228,13 @@ class OwnedQueues:
         """Return the figures of the queues that are read; the backlog is that of the last
         `measure`."""
         return [agent_stats(agent, self._clock.wall_s()) for agent in self.manager.agents()]
+
+    def _read_metrics(self) -> Iterator[Sample]:
+        """Yield the metrics of the queues that are read, and of their subscriptions."""
+        now_s, agents = self._clock.wall_s(), self.manager.agents()
+        figures = [(agent_stats(one, now_s), one.cache.size_bytes) for one in agents]
+        yield from read_queues(self._provider, figures)
+        yield from self._lags.read()
 
     async def measure(self) -> None:
         """Ask for the backlogs, if the adapter can tell them."""

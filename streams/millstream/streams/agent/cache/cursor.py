@@ -104,6 +104,7 @@ class Cursor:
         "key",
         "may_repeat",
         "sent",
+        "since_s",
         "slot",
         "start",
         "tail",
@@ -129,6 +130,7 @@ class Cursor:
         self.sent: Token | None = None
         self.is_lagging = self.keeps = self.is_new = False
         self.is_rewound = self.may_repeat = self.is_full = False
+        self.since_s = 0.0  # while it lags: when its next event was stored, as far as is known
 
     # -- the first unfinished event
 
@@ -209,8 +211,15 @@ class Cursor:
 
     def lag(self) -> tuple[int, float]:
         """Return the number of items that are here from this one on, and the wall-clock time when
-        the first was stored, or 0 if there is none."""
-        return lag_from(self.slot, self._item)
+        the first was stored, or 0 if there is none or if it is not known.
+
+        If no item of a lagging cursor is here, the time is that of the last look or of the moment
+        at which it began to lag.
+        """
+        events, since_s = lag_from(self.slot, self._item)
+        if self.is_lagging:
+            since_s = self.since_s = since_s or self.since_s
+        return events, since_s
 
     # -- moving
 
@@ -527,6 +536,7 @@ class Cursor:
         slot, item = self.slot, self._item
         assert slot is not None and not self.is_lagging, f"{self.key} lags, or is drained"
         self.slot = self._sends = None
+        self.since_s = slot.message.enqueued_s
         newest = self._cache.newest_of(self.key[0])
         self.begin(slot.token_at(item), newest, slot.before, may_repeat=may_repeat)
         if out or has_chain:
