@@ -10,7 +10,9 @@ import pytest
 from tests.imports import ROOT
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.memory import MemoryQueues
+from millstream.providers.ledger import LedgerQueues
+from millstream.providers.priority import MemoryStore, PriorityQueues
+from millstream.providers.priority.jobs import Jobs
 from millstream.runtime import Grain, Metrics, Silo, reminder
 from millstream.runtime.extending import Metric
 from millstream.streams import PersistentStreams
@@ -27,9 +29,13 @@ class Reminded(Grain):
 
 async def list_metrics(directory: Path) -> list[Metric]:
     """Return the metrics of a silo with every part that has some."""
-    streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
-    parts = {"metrics": Metrics()}
-    async with Silo(grains=[Reminded], streams={"default": streams}, parts=parts) as silo:
+    ledger = LedgerQueues(directory / "ledger")
+    streams = PersistentStreams(ledger, balancer=DeploymentBalancer())
+    async with Silo(
+        grains=[Reminded],
+        streams={"default": streams},
+        parts={"metrics": Metrics(), "priority": PriorityQueues(MemoryStore()), "jobs": Jobs()},
+    ) as silo:
         return list(silo.services.metrics.metrics)
 
 

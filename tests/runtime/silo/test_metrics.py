@@ -15,12 +15,14 @@ from millstream.runtime import (
     MemoryMembershipTable,
     Metrics,
     MetricsOptions,
+    Occurrence,
     Overloaded,
     RuntimeOptions,
     Silo,
     grain,
     one_way,
     read_only,
+    reminder,
     shielded,
     timeout,
 )
@@ -353,6 +355,44 @@ def test_members_connections_and_the_directory_are_those_of_the_cluster() -> Non
         assert [(key[0], key[2]) for key in info] == [(silos[0].address, "sim")]
 
     in_silos(main, silos=3)
+
+
+# -- reminders
+
+
+@grain(name="Reminded")
+class Reminded(Grain):
+    async def set(self) -> None:
+        await self.context.reminders.set("remind", every=60.0)
+
+    @reminder
+    async def remind(self, occurrence: Occurrence) -> None:
+        if self.key == "bad":
+            raise ValueError("bad")
+
+
+def test_occurrences_of_reminders_are_counted() -> None:
+    async def driver(sim: Simulation) -> None:
+        parts = {"metrics": Metrics}
+        async with SimCluster(sim, silos=1, grains=[Reminded], parts=parts) as cluster:
+            silo = cluster.silo(cluster.names[0])
+            assert silo is not None
+
+            async def main() -> None:
+                for key in ("a", "b", "bad"):
+                    await silo.grain(Reminded, key).set()
+                await asyncio.sleep(40.0)
+                assert value(silo, "millstream_reminders_loaded") == 3
+                await asyncio.sleep(30.0)
+                assert value(silo, "millstream_reminders_delivered_total") == 3
+                assert value(silo, "millstream_reminders_failed_total") == 1
+                assert value(silo, "millstream_reminders_missed_total") == 0
+                assert value(silo, "millstream_reminder_buckets") == 1_024
+                assert value(silo, "millstream_reminder_deliveries") == 0
+
+            await sim.call(sim.host(cluster.names[0]), main())
+
+    run(driver, seed=1)
 
 
 # -- the registry

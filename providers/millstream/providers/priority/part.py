@@ -32,6 +32,7 @@ from millstream.streams import Capability, PersistentStreams
 
 from .core.settings import QueueSettings, Template, settings_for
 from .core.shards import JOBS, SHARD_MARK, STREAMS
+from .owned_queues import PRIORITY_METRICS, OwnedQueues
 from .owner.grain import owner_of
 from .owner.options import PriorityOptions
 from .owner.spreading import Shard
@@ -112,6 +113,7 @@ class PriorityQueues(SiloPart):
         self._name = ""
         self._waker: Waker | None = None
         self._relay: Relay | None = None
+        self.owned: OwnedQueues
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
         """The grain class that owns queues."""
@@ -161,6 +163,11 @@ class PriorityQueues(SiloPart):
         self._services, self._name = services, name
         self.target = QueuesTarget(self.store, services.clock)
         services.targets.add(self.target, name)
+        lag_s = None if into is None else self.target.changes_lag_s
+        self.owned = OwnedQueues(name, lag_s)
+        services.metrics.add(PRIORITY_METRICS, self.owned.read)
+        if services.metrics.is_on:
+            services.tasks.start(self.owned.look_while_running())
         cls = owner_of(name)
 
         async def wake(queue: str) -> None:

@@ -1,12 +1,12 @@
 """The reminders of a silo as one of its parts, and the choice of their table.
 
-This module owns `ReminderPart`. A silo has it if one of its grain classes has a method with
-`@reminder`. The work is in the package `reminders`.
+This module owns `ReminderPart` and the metrics of reminders. A silo has the part if one of its grain
+classes has a method with `@reminder`. The work is in the package `reminders`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from millstream.runtime.calls.system_target import specs_of
@@ -14,6 +14,7 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.reminders import REMINDERS, ReminderMark
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
+from millstream.runtime.metrics.metric import Metric, Sample
 from millstream.runtime.plugins import find_plugin
 from millstream.runtime.reminders.grain_reminders import ReminderCalls
 from millstream.runtime.reminders.service import ReminderCounts, ReminderService
@@ -31,6 +32,51 @@ GROUP = "millstream.reminders"
 METHODS = ("read", "upsert", "remove", "due")
 
 specs_of(ReminderCalls, REMINDERS)
+
+BUCKETS = Metric(
+    name="millstream_reminder_buckets",
+    type="gauge",
+    help="Buckets, of 1,024, whose reminders this silo delivers.",
+)
+LOADED = Metric(
+    name="millstream_reminders_loaded",
+    type="gauge",
+    help="Reminders in memory, because they are due soon.",
+)
+RUNNING = Metric(
+    name="millstream_reminder_deliveries",
+    type="gauge",
+    help="Occurrences of reminders that are being delivered.",
+)
+DELIVERED = Metric(
+    name="millstream_reminders_delivered_total",
+    type="counter",
+    help="Occurrences whose handler has ended, with failed ones.",
+)
+MISSED = Metric(
+    name="millstream_reminders_missed_total",
+    type="counter",
+    help="Occurrences that were delivered later than reminder_late_max_s.",
+)
+FAILED = Metric(
+    name="millstream_reminders_failed_total",
+    type="counter",
+    help="Handlers in this silo that raised, or did not end in time.",
+)
+WITHOUT_HANDLER = Metric(
+    name="millstream_reminders_without_handler",
+    type="gauge",
+    help="Reminders that are due, and whose handler no active silo has.",
+)
+DAMAGED = Metric(
+    name="millstream_reminders_damaged",
+    type="gauge",
+    help="Rows of reminders that cannot be read.",
+)
+
+REMINDER_METRICS = (
+    *(BUCKETS, LOADED, RUNNING, DELIVERED, MISSED, FAILED, WITHOUT_HANDLER, DAMAGED),
+)
 
 
 class ReminderPart(SiloPart):
@@ -65,6 +111,9 @@ class ReminderPart(SiloPart):
     def counts(self) -> ReminderCounts:
         """The reminders of the silo in numbers."""
         return ReminderCounts() if self._service is None else self._service.counts
+
+    async def open(self, services: SiloServices, name: str, /) -> None:
+        services.metrics.add(REMINDER_METRICS, lambda: read_reminders(self.counts))
 
     async def start(self, services: SiloServices, name: str, /) -> None:
         if self._service is not None:
@@ -191,3 +240,15 @@ def check_is_shared(membership: object, table: object) -> None:
             f"processes, and the reminder table ({type(table).__qualname__}) is in the memory of "
             "this process: pass Silo(reminders='sqlite:directory')"
         )
+
+
+def read_reminders(counts: ReminderCounts) -> Iterator[Sample]:
+    """Yield the samples of a silo's reminders."""
+    yield Sample(BUCKETS, (), counts.owned_buckets)
+    yield Sample(LOADED, (), counts.loaded)
+    yield Sample(RUNNING, (), counts.running)
+    yield Sample(DELIVERED, (), counts.delivered)
+    yield Sample(MISSED, (), counts.missed)
+    yield Sample(FAILED, (), counts.failed)
+    yield Sample(WITHOUT_HANDLER, (), counts.without_handler)
+    yield Sample(DAMAGED, (), counts.damaged)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from millstream.runtime import StateStore
-from millstream.runtime.extending import Clock, Disk, Members, Targets, Tasks
+from millstream.runtime.extending import Clock, Disk, Members, MetricRegistry, Targets, Tasks
 
 from .identity import QueueId
 from .mapping import QueueMapper
@@ -72,6 +72,11 @@ class AdapterHost(Protocol):
     @property
     def targets(self) -> Targets:
         """System targets: add one to this silo, or call one of any silo."""
+        ...
+
+    @property
+    def metrics(self) -> MetricRegistry:
+        """The metrics of the silo, to which an adapter adds its own."""
         ...
 
     def grain(self, cls: type[Any], key: str, /) -> Any:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.runtime import StateStore
-from millstream.runtime.extending import Clock, Disk, Members, SiloServices, Targets, Tasks
+from millstream.runtime.extending import (
+    Clock,
+    Disk,
+    Members,
+    MetricRegistry,
+    SiloServices,
+    Targets,
+    Tasks,
+)
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords
@@ -74,6 +82,10 @@ class SiloAdapterHost:
     @property
     def targets(self) -> Targets:
         return self._services.targets
+
+    @property
+    def metrics(self) -> MetricRegistry:
+        return self._services.metrics
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
         return self._services.grain(cls, key)

@@ -6,6 +6,8 @@ then the bookie, so that ledgers are closed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
@@ -29,9 +31,11 @@ from millstream.providers.ledger.topic.record import topic_rows
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import ConfigError, StorageUnavailable
+from millstream.runtime.extending import Sample
 from millstream.streams import AdapterHost, QueueId
 
 from .damage import damage_is_unavailable
+from .ledger_metrics import LEDGER_METRICS, read_bookie, read_recovery, read_scrubbing
 from .options import LedgerOptions
 
 __all__ = ["LedgerNode"]
@@ -83,6 +87,16 @@ class LedgerNode:
         ledgers = BookieLedgers(context, ids, usual)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
         self._tasks = host.tasks
+        host.metrics.add(LEDGER_METRICS, self._read_metrics)
+
+    def _read_metrics(self) -> Iterator[Sample]:
+        """Yield the metrics of the parts that work in this silo."""
+        bookie, auditor = self._hosted.bookie, self._auditor
+        if bookie is not None:
+            yield from read_bookie(self._provider, bookie.figures())
+            yield from read_scrubbing(self._provider, self._scrubber.report())
+        if auditor is not None and (report := auditor.report()).since_s:
+            yield from read_recovery(self._provider, report)
 
     def _is_lost(self, bookie: str) -> bool:
         return self._auditor is not None and self._auditor.is_lost(bookie)

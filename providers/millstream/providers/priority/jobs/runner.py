@@ -1,6 +1,7 @@
 """Running the jobs of one silo: leases of due jobs, and calls of their methods.
 
-Owns `JobRunner`. The decision about a job after its call is in `decision`.
+Owns `JobRunner`, and the counts of its jobs as metrics. The decision about a job after its call is
+in `decision`.
 
 Invariants:
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -43,7 +44,10 @@ from millstream.runtime import MillstreamError, Role, VersionNotHosted, with_opt
 from millstream.runtime.extending import (
     Backoff,
     GrainType,
+    Histogram,
+    Metric,
     Opener,
+    Sample,
     SiloServices,
     encode_error,
     show_text,
@@ -83,6 +87,58 @@ RELEASE_S = 1.0
 """How long a silo that stops waits for the release of the jobs that it has cancelled, in
 seconds.
 """
+
+RUNNING = Metric(
+    name="millstream_jobs_running", type="gauge", help="Durable jobs that run in this silo."
+)
+ATTEMPTS = Metric(
+    name="millstream_job_attempts_total",
+    type="counter",
+    help="Attempts that ended in this silo. outcome: ok, repeated (it runs again), or failed.",
+    labels=("grain_type", "outcome"),
+)
+LATE = Metric(
+    name="millstream_job_late_seconds",
+    type="histogram",
+    unit="seconds",
+    help="Time from the due time of a job to the start of its first attempt.",
+)
+
+JOB_METRICS = (RUNNING, ATTEMPTS, LATE)
+OUTCOMES: dict[type[Succeed | Repeat | GiveUp], str] = {
+    Succeed: "ok",
+    Repeat: "repeated",
+    GiveUp: "failed",
+}
+
+
+class JobCounts:
+    """The jobs that ran in one silo.
+
+    Attributes:
+        late: Lateness of first attempts, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[str, str], int] = {}
+        self.late = Histogram()
+
+    def begin(self, attempt: int, late_s: float) -> None:
+        """Record the start of an attempt, so long after the job was due."""
+        if attempt == 1:
+            self.late.observe(max(0.0, late_s))
+
+    def end(self, grain_type: str, then: Succeed | Repeat | GiveUp) -> None:
+        """Record the decision about an attempt."""
+        key = (grain_type, OUTCOMES[type(then)])
+        self._attempts[key] = self._attempts.get(key, 0) + 1
+
+    def read(self, running: int) -> Iterator[Sample]:
+        """Yield the samples of the silo's jobs."""
+        yield Sample(RUNNING, (), running)
+        yield Sample(LATE, (), self.late)
+        for key, number in self._attempts.items():
+            yield Sample(ATTEMPTS, key, number)
 
 
 class Room:
@@ -138,6 +194,10 @@ class JobRunner:
         self._room = Room(options.running_max)
         self._polls = services.new_tasks()
         self._running = services.new_tasks()
+        self._counts = JobCounts()
+        services.metrics.add(
+            JOB_METRICS, lambda: self._counts.read(options.running_max - self._room.free)
+        )
 
     # -- lifetime
 
@@ -234,6 +294,8 @@ class JobRunner:
 
     async def _attempt(self, grain_type: GrainType, lease: Lease) -> None:
         is_unreadable, outcome, error = False, None, None
+        due_s = lease.priority / 1000
+        self._counts.begin(lease.attempt, self._services.clock.wall_s() - due_s)
         try:
             row, arguments = self._read(grain_type, lease)
         except (JobFailed, VersionNotHosted) as problem:
@@ -243,7 +305,7 @@ class JobRunner:
                 outcome = await self._call(grain_type, row, arguments, lease)
             except Exception as problem:
                 error = problem
-        late_s = self._services.clock.wall_s() - lease.priority / 1000
+        late_s = self._services.clock.wall_s() - due_s
         then = decide(
             error,
             lease.attempt,
@@ -252,6 +314,7 @@ class JobRunner:
             self._retry,
             is_unreadable=is_unreadable,
         )
+        self._counts.end(grain_type.name, then)
         await self._settle(lease, then, outcome, error)
 
     def _read(self, grain_type: GrainType, lease: Lease) -> tuple[JobRow, tuple[object, ...]]:

@@ -81,6 +81,13 @@ AGAIN_MS = 5
 """How soon the owner tries again to do work that was due and was not done, in milliseconds."""
 
 
+class OwnedHere(Protocol):
+    """The queues that this silo owns."""
+
+    def add(self, queue: str, owned: OwnedQueue, /) -> None: ...
+    def remove(self, queue: str, owned: OwnedQueue, /) -> None: ...
+
+
 class Keeper(Protocol):
     """The part of a silo that has the store."""
 
@@ -91,6 +98,11 @@ class Keeper(Protocol):
     @property
     def is_ended(self) -> bool:
         """Whether the silo has ended, perhaps without notice to its grains."""
+        ...
+
+    @property
+    def owned(self) -> OwnedHere:
+        """The queues that this silo owns."""
         ...
 
     def new_tasks(self) -> Tasks: ...
@@ -325,6 +337,7 @@ class QueueOwner(Grain):
         finally:
             self._opening = None
         self._owned = self._polls.owned = owned
+        self._keeper.owned.add(self._queue, owned)
         owned.watch(self._on_stored, self._lose)
         self._on_stored(owned.next_due_ms())
         self._spread()
@@ -409,6 +422,8 @@ class QueueOwner(Grain):
     def _lose(self) -> None:
         if self._is_over:
             return
+        if self._owned is not None:
+            self._keeper.owned.remove(self._queue, self._owned)
         self._is_over, self._owned = True, None
         self._disarm()
         self._polls.stop()
@@ -425,6 +440,8 @@ class QueueOwner(Grain):
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Release the queue when waiting operations are answered, within `release_s`."""
         owned, self._owned, self._is_over = self._owned, None, True
+        if owned is not None:
+            self._keeper.owned.remove(self._queue, owned)
         self._disarm()
         try:
             async with asyncio.timeout(self._keeper.options.release_s):

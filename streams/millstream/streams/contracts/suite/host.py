@@ -12,7 +12,15 @@ from contextvars import Context
 from typing import Any
 
 from millstream.runtime import MemoryStateStore, StateStore
-from millstream.runtime.extending import Clock, Disk, Members, RealDisk, Targets, Tasks
+from millstream.runtime.extending import (
+    Clock,
+    Disk,
+    Members,
+    MetricRegistry,
+    RealDisk,
+    Targets,
+    Tasks,
+)
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 
@@ -80,6 +88,7 @@ class BenchHost:
         self.clock: Clock = world.bench_clock
         self.disk: Disk = RealDisk()
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
+        self.metrics = MetricRegistry()
         self._world = world
 
     @property
