@@ -1,7 +1,7 @@
 """The reminders of a silo as one of its parts, and the choice of their table.
 
-This module owns `ReminderPart` and the metrics of reminders. A silo has the part if one of its grain
-classes has a method with `@reminder`. The work is in the package `reminders`.
+This module owns `ReminderPart` and the metrics of reminders. A silo has the part if one of its
+grain classes has a method with `@reminder`. The work is in the package `reminders`.
 """
 
 from __future__ import annotations
