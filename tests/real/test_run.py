@@ -249,6 +249,24 @@ async def test_metrics_that_cannot_be_are_an_error_of_one_line(
         assert "Traceback" not in program.told
 
 
+async def test_a_silo_logs_json_if_the_option_says_so(folder: Path) -> None:
+    words = ("run_app:make", "--listen", "127.0.0.1:0", "--name", "one", "--log-format", "json")
+    async with run(folder, *words) as program:
+        await program.until("is active at")
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.ended() == 0
+        found = [msgspec.json.decode(line) for line in program.told.splitlines()]
+        (active,) = [one for one in found if "is active at" in one["message"]]
+        assert (active["level"], active["logger"]) == ("INFO", "millstream.silo")
+        assert active["silo"].startswith("127.0.0.1:")
+
+
+async def test_a_log_format_that_does_not_exist_is_refused(folder: Path) -> None:
+    async with run(folder, "run_app:make", "--log-format", "xml") as program:
+        assert await program.ended() == 2
+        assert "--log-format: 'xml' is not valid: write text or json" in program.told
+
+
 async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -> None:
     shared = ("run_app:make_ledger", "--membership", "sqlite:data", "--store", "sqlite:data")
     async with run(folder, *shared, "--bookie", "--name", "shelf") as bookie:

@@ -86,7 +86,8 @@ def add_run(run: argparse.ArgumentParser) -> None:
 def run_silo(arguments: argparse.Namespace) -> int:
     """Run one silo."""
     return run_program(
-        arguments.target, {option.flag: getattr(arguments, option.flag) for option in RUN_OPTIONS}
+        arguments.target,
+        {option.flag: getattr(arguments, option.flag.replace("-", "_")) for option in RUN_OPTIONS},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_type
@@ -80,6 +81,7 @@ from millstream.runtime import (
     serve,
 )
 from millstream.runtime.extending import Histogram, Metric, MetricRegistry, Sample, SiloPart
+from millstream.runtime.run import JsonFormatter
 from millstream.streams import (
     Backoff,
     CacheLimits,
@@ -133,6 +135,10 @@ GRAINS: list[type[Counter]] = [Counter]
 
 WORDS_TOTAL = Metric(name="words_total", type="counter", help="Words.", labels=("language",))
 WORD_S = Metric(name="word_seconds", type="histogram", help="Time.", unit="seconds")
+
+
+def log_json(handler: logging.Handler) -> None:
+    handler.setFormatter(JsonFormatter())
 
 
 def silo_with_metrics() -> Silo:

@@ -5,11 +5,12 @@
 
 Owns the start and the end of silos as programs, as child processes, and as several silos in one
 process. Reading starts at `serve.py`.
-May import `client`, `cluster`, `definition`, `reminders`, `runtime`, `silo` and `wire`.
+May import `client`, `cluster`, `definition`, `reminders`, `runtime`, `silo`, `turns` and `wire`.
 """
 
 from millstream.runtime.public_names import publish
 
+from .json_log import JsonFormatter
 from .launcher import SiloProcess, SiloProcesses
 from .loops import loop_factory
 from .program import RUN_OPTIONS, RunOption, run_program
@@ -17,6 +18,7 @@ from .serve import stop_signals
 
 __all__ = [
     "RUN_OPTIONS",
+    "JsonFormatter",
     "RunOption",
     "SiloProcess",
     "SiloProcesses",

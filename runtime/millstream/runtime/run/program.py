@@ -23,6 +23,7 @@ from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.tls import Tls
 
+from .json_log import JsonFormatter
 from .process import LOG_FORMAT, fill_standard_streams, settle_memory
 from .serve import FAILED, serve
 from .shutdown import run_to_end
@@ -31,17 +32,17 @@ from .target import load_target, make_silo
 __all__ = ["RUN_OPTIONS", "RunOption", "prepare", "read_arguments", "run_program"]
 
 BAD_ARGUMENTS = 2
-BOOKIE, METRICS = "bookie", "metrics"  # options of the program, not of the factory
+LOG_FORMATS = ("text", "json")
+BOOKIE, METRICS, LOG = "bookie", "metrics", "log_format"  # options of the program itself
 
 
 class RunOption(NamedTuple):
     """An option of `millstream run`: a flag, a variable, and an argument of the factory.
 
-    The options `bookie` and `metrics` are exceptions: the program uses them itself, on the silo
-    that the factory returned.
+    The options `bookie`, `metrics` and `log-format` are exceptions: the program uses them itself.
 
     Attributes:
-        flag: The name of the flag, `--flag`. The variable is `MILLSTREAM_FLAG`.
+        flag: The name of the flag, `--flag`. The variable is `MILLSTREAM_FLAG`, with `_` for `-`.
         argument: The argument of the factory.
         read: Makes the argument from the text. Raises ConfigError for a text that is not valid.
         help: One line for the help of the command.
@@ -57,7 +58,7 @@ class RunOption(NamedTuple):
     @property
     def variable(self) -> str:
         """The environment variable of the option."""
-        return f"MILLSTREAM_{self.flag.upper()}"
+        return f"MILLSTREAM_{self.flag.upper().replace('-', '_')}"
 
 
 def read_address(text: str) -> str:
@@ -92,6 +93,13 @@ def read_stores(text: str) -> dict[str, str]:
     return stores
 
 
+def read_log_format(text: str) -> str:
+    """Return `text` or `json` unchanged. Raises ConfigError for any other text."""
+    if text not in LOG_FORMATS:
+        raise ConfigError(f"{text!r} is not valid: write {' or '.join(LOG_FORMATS)}")
+    return text
+
+
 def read_switch(text: str) -> bool:
     """Read `yes` or `no`. Raises ConfigError for any other text."""
     if text not in ("yes", "no"):
@@ -122,6 +130,7 @@ RUN_OPTIONS = (
     RunOption(
         "metrics", METRICS, read_address, "host:port to serve /metrics, /healthz and /readyz on"
     ),
+    RunOption("log-format", LOG, read_log_format, "text or json"),
 )
 """The options of `millstream run`."""
 
@@ -180,14 +189,24 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
     options = read_arguments(flags, os.environ)
     is_bookie, metrics_at = options.pop(BOOKIE, False), options.pop(METRICS, "")
     factory = load_target(target)
-    # This does nothing if the program has set up logging itself.
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    set_up_logging(options.pop(LOG, ""))
     silo = make_silo(target, factory, options)
     if is_bookie:
         reduce_to_bookie(target, silo)
     if metrics_at:
         add_metrics(target, silo, metrics_at)
     return silo
+
+
+def set_up_logging(log_format: str) -> None:
+    """Log to standard error, unless the program has set up logging itself.
+
+    The format `json` also applies to the handlers that the program has given to the root logger.
+    """
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
 
 
 def reduce_to_bookie(target: str, silo: Silo) -> None:
