@@ -51,7 +51,7 @@ from benchmarks.servers import redis_lacks
 
 SUITES: dict[str, dict[str, list[str]]] = {
     "calls": {
-        "ours": ["ours.calls", "ours.remote", "ours.between_silos"],
+        "ours": ["ours.calls", "ours.remote", "ours.between_silos", "metrics.ours"],
         "limit": ["limit.calls", "limit.remote"],
         "xoscar": ["xoscar_peer.calls", "xoscar_peer.remote"],
     },

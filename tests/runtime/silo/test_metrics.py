@@ -499,6 +499,8 @@ def test_a_silo_without_metrics_counts_no_calls() -> None:
             silo = cluster.silo(cluster.names[0])
             assert silo is not None
             assert silo.assembly.turns.counts is None
+            code: Any = type(silo.grain(Desk, "a")).answer
+            assert not [name for name in code.__code__.co_names if "_ms_calls" in name]
             names = {metric.name for metric in silo.services.metrics.collect()}
             assert "millstream_calls_total" not in names
 
