@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,connect,demo,docs,examples,http,index,pipelines,postgres,redis,spark,tls,dev]
+EXTRAS := .[bench,connect,demo,docs,examples,http,index,metrics,pipelines,postgres,redis,spark,tls,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -24,7 +24,7 @@ PARTS = [
     "millstream.providers.priority.jobs",
     "millstream.balancers",
 ]
-HEAVY = ("sqlite3", "pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
+HEAVY = ("sqlite3", "psycopg", "pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
 IMPORT_S_MAX = 0.2
 IMPORT_TIMES_MAX = 6
 

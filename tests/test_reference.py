@@ -21,10 +21,12 @@ PUBLIC = [
     "millstream.providers.priority",
     "millstream.providers.priority.http",
     "millstream.providers.priority.jobs",
+    "millstream.providers.priority.postgres",
     "millstream.providers.sqlite",
     "millstream.runtime",
     "millstream.runtime.database",
     "millstream.runtime.extending",
+    "millstream.runtime.postgres",
     "millstream.runtime.run",
     "millstream.runtime.testing",
     "millstream.runtime.wire",
@@ -38,6 +40,10 @@ NAMED = {
     for found in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
 }
 ELSEWHERE = {
+    **{
+        f"millstream.providers.postgres.{name}": f"millstream.runtime.postgres.{name}"
+        for name in ("PostgresOptions", "SchemaState", "migrate_schema", "read_schema")
+    },
     "millstream.providers.sqlite.WriterOptions": "millstream.runtime.database.WriterOptions",
 }
 """Names that two modules export: the reference has the second one."""

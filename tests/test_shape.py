@@ -78,7 +78,7 @@ SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
 # the transport, its contexts of TLS, addresses, which resolve names and numbers, and connections of
 # a driver, which are cut if the server is silent
 MAY_OPEN_SOCKETS = {
-    "providers/millstream/providers/postgres/connections.py",
+    "runtime/millstream/runtime/postgres/connections.py",
     "runtime/millstream/runtime/wire/address.py",
     "runtime/millstream/runtime/wire/tls.py",
     "runtime/millstream/runtime/wire/transport.py",
@@ -148,7 +148,7 @@ SMALL = {
     "millstream.providers.generator.sequence": "a core with tests of its own",
     "millstream.providers.ledger.alone.missing": "a core with tests of its own",
     "millstream.providers.memory.arrivals": "a part with tests of its own",
-    "millstream.providers.postgres.address": "a core with tests of its own",
+    "millstream.runtime.postgres.address": "a core with tests of its own",
     "millstream.runtime.cluster.clock_check": "a core with tests of its own",
     "millstream.runtime.database.mounts": "a core with tests of its own",
     "millstream.runtime.faults": "a seam for the code of users",
@@ -435,7 +435,7 @@ def test_no_root_init_breaks_the_namespace_package() -> None:
 OUTSIDE = [path for path in ALL if path.relative_to(ROOT).parts[0] != "runtime"]
 INSIDE = {module_of(file) for file in (ROOT / "runtime/millstream/runtime").rglob("*.py")}
 # modules of the runtime that code above it may import
-SEAMS = {"", ".extending", ".database", ".wire", ".run", ".testing"}
+SEAMS = {"", ".extending", ".database", ".postgres", ".wire", ".run", ".testing"}
 OWN_NAMES = re.compile(r"(?<!\w)_+millstream\w*")
 
 

@@ -1,6 +1,7 @@
 """Silos on two addresses over PostgreSQL, while its server is killed, paused, or cuts sessions.
 
-Calls, streams and reminders go on. Nothing that was acknowledged is lost, and no silo is evicted.
+Calls, streams, reminders and jobs go on. Nothing that was acknowledged is lost, and no silo is
+evicted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from millstream.providers.postgres import (
     PostgresReminderTable,
     PostgresStateStore,
 )
+from millstream.providers.priority import PriorityQueues
+from millstream.providers.priority.jobs import JobOptions, Jobs, schedule
+from millstream.providers.priority.postgres import PostgresStore
 from millstream.runtime import (
     Client,
     Grain,
@@ -49,6 +53,7 @@ BEFORE_S, AWAY_S, AFTER_S = 0.8, 1.0, 0.8
 RECOVERED_S = 15.0
 FEW = PostgresOptions(connections_max=2)  # the server allows 20 in all
 RUNG: dict[str, float] = {}
+WORKED: dict[str, float] = {}
 numbers = count()
 
 
@@ -89,6 +94,10 @@ class Alarm(Grain):
     async def arm(self, at: datetime) -> None:
         await self.context.reminders.set("ring", at=at)
 
+    async def work(self) -> str:
+        WORKED.setdefault(self.key, time.time())
+        return self.key
+
     @reminder
     async def ring(self, occurrence: Occurrence) -> None:
         RUNG.setdefault(self.key, time.time())
@@ -112,6 +121,7 @@ async def cluster_of(place: str) -> AsyncIterator[tuple[list[Silo], Client]]:
             store, reminders = PostgresStateStore(place, FEW), PostgresReminderTable(place, FEW)
             for part in (table, store, reminders):
                 opened.push_async_callback(part.aclose)
+            queues = PriorityQueues(PostgresStore(place, options=FEW))
             silo = Silo(
                 grains=[Counter, Alarm],
                 address=address,
@@ -119,6 +129,7 @@ async def cluster_of(place: str) -> AsyncIterator[tuple[list[Silo], Client]]:
                 stores={"default": store},
                 reminders=reminders,
                 streams={"default": memory_streams()},
+                parts={"priority": queues, "jobs": Jobs(options=JobOptions(lease_s=2.0))},
             )
             silos.append(await opened.enter_async_context(silo))
         yield silos, await opened.enter_async_context(connect(silos[1].gateway))
@@ -195,6 +206,7 @@ async def test_nothing_acknowledged_is_lost_and_silos_recover_alone(
 ) -> None:
     place = f"{server.url}/postgres?schema=cluster_{next(numbers)}"
     RUNG.clear()
+    WORKED.clear()
     async with cluster_of(place) as (silos, client):
         addresses = [silo.address for silo in silos]
         assert {address.partition(":")[0] for address in addresses} == {"127.0.0.1", "127.0.0.2"}
@@ -202,6 +214,10 @@ async def test_nothing_acknowledged_is_lost_and_silos_recover_alone(
         due = {key: begun + timedelta(seconds=0.3 * at) for at, key in enumerate(KEYS, 3)}
         for key, at in due.items():
             await client.grain(Alarm, key).arm(at)
+        jobs = {
+            key: await schedule(client, at, client.grain(Alarm, key).work)
+            for key, at in due.items()
+        }
         load = Load(client)
         running = asyncio.create_task(load.run())
         await asyncio.sleep(BEFORE_S)
@@ -213,12 +229,13 @@ async def test_nothing_acknowledged_is_lost_and_silos_recover_alone(
             await running
         assert all(load.added.values()) and all(load.published.values())
         async with asyncio.timeout(RECOVERED_S):
-            while not (await finished(load) and RUNG.keys() == due.keys()):
+            while not (await finished(load) and RUNG.keys() == WORKED.keys() == due.keys()):
                 await asyncio.sleep(0.1)
+            assert [await job.result() for job in jobs.values()] == list(jobs)
         assert [one.address for one in silos[0].members()] == sorted(addresses)
         for key, at in due.items():
             assert RUNG[key] - max(at.timestamp(), recovered_s) < 5.0
-            assert RUNG[key] > at.timestamp() - 0.01
+            assert min(RUNG[key], WORKED[key]) > at.timestamp() - 0.01
 
 
 async def finished(load: Load) -> bool:

@@ -397,7 +397,26 @@ async def test_the_schema_is_made_once_by_many_and_by_nobody_who_may_not(place: 
     await asyncio.gather(*(store.read("a") for store in stores))
     for store in stores:
         await store.aclose()
-    assert await migrate_schema(place) == (SchemaState(1, 1), SchemaState(1, 1))
+    assert await migrate_schema(place) == (SchemaState(2, 1), SchemaState(2, 1))
+
+
+async def test_an_older_schema_is_migrated_by_the_command_while_older_silos_go_on(
+    server: PostgresServer, place: str, schema: str
+) -> None:
+    async with open_store(place) as earlier:
+        etag = await earlier.write("a", b"1", None, 0)
+        async with admin(server) as session:  # as the first version of the schema was
+            for table in ("queue", "message", "session", "answer", "lane", "event", "dropped"):
+                await session.execute(f"DROP TABLE {schema}.priority_{table}")
+            await session.execute(f"DROP SEQUENCE {schema}.priority_numbers")
+            await session.execute(f"UPDATE {schema}.schema_version SET version = 1")
+        async with open_store(place) as later:
+            with pytest.raises(ConfigError, match="version 1, and this program needs version 2: "):
+                await later.read("a")
+        assert await migrate_schema(place) == (SchemaState(1, 1), SchemaState(2, 1))
+        async with open_store(place) as later:
+            assert await later.read("a") is not None
+        await earlier.write("a", b"2", etag, 0)
 
 
 async def test_a_schema_with_other_tables_is_refused(

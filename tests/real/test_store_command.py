@@ -41,7 +41,7 @@ def test_a_schema_is_shown_created_and_left_alone(
 ) -> None:
     url = f"{server.url}/postgres?schema=shop"
     assert "there is no schema of Millstream" in said_by(capsys, 1, "show", url)
-    state = "version 1, for programs of version 1 or later"
+    state = "version 2, for programs of version 1 or later"
     assert said_by(capsys, 0, "migrate", url) == f"migrated from version 0: {state}, no cluster yet"
     assert said_by(capsys, 0, "migrate", url) == f"nothing to do: {state}, no cluster yet"
     asyncio.run(claim(url))

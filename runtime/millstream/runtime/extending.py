@@ -4,7 +4,8 @@ queue adapters.
 `millstream.streams` uses only these names and the public names of `millstream.runtime`. Parts find
 here the stages of a silo (`SiloPart`), its services (`SiloServices`), system targets, extensions of
 grains, marks of methods, durable files (`Disk`), codecs, and checks of texts. SQLite files have a
-module of their own, `millstream.runtime.database`, since it loads SQLite. Messages between
+module of their own, `millstream.runtime.database`, since it loads SQLite, and so has PostgreSQL,
+`millstream.runtime.postgres`. Messages between
 processes are in `millstream.runtime.wire`. Silos as child processes are in
 `millstream.runtime.run`.
 """

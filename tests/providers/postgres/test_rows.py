@@ -8,16 +8,9 @@ from hypothesis import given
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
 
-from millstream.providers.postgres.rows import (
-    KEY_BYTES_MAX,
-    check_key,
-    encode_member,
-    etag_number,
-    key_range,
-    reminder_of,
-    view_of,
-)
+from millstream.providers.postgres.rows import encode_member, reminder_of, view_of
 from millstream.runtime import MemberRow, ReminderRow, Status, StorageError, TableView
+from millstream.runtime.postgres.keys import KEY_BYTES_MAX, check_key, etag_number, key_range
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 

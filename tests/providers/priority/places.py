@@ -11,8 +11,11 @@ from typing import ClassVar, Protocol
 
 from tests.providers.priority.set_clock import Clock
 
+from millstream.providers.postgres import PostgresOptions
 from millstream.providers.priority import EmbeddedStore, MemoryStore, PriorityStore, StoreLimits
 from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.postgres import PostgresStore
+from millstream.providers.priority.postgres.hold import PostgresHold
 from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.providers.priority.redis.hold import RedisHold
 from millstream.providers.priority.store.embedded import EmbeddedHold, PriorityFile
@@ -129,10 +132,10 @@ class RedisPlace:
         return FaultyRedisStore(self, limits, events)
 
 
-class FaultyRedisHold:
-    """A hold on a queue in Redis with planned faults of commits."""
+class FaultyServedHold:
+    """A hold on a queue of a server with planned faults of commits."""
 
-    def __init__(self, hold: RedisHold, faults: Faults) -> None:
+    def __init__(self, hold: RedisHold | PostgresHold, faults: Faults) -> None:
         self.queue, self.epoch = hold.queue, hold.epoch
         self.is_held, self.check_room = hold.is_held, hold.check_room
         self._hold = hold
@@ -154,12 +157,37 @@ class FaultyRedisStore(RedisStore):
         super().__init__(place.address, place.clock, limits, events=events, options=place.options)
         self.faults = place.faults
 
-    def _hold(self, hold: RedisHold) -> FaultyRedisHold:
-        return FaultyRedisHold(hold, self.faults)
+    def _hold(self, hold: RedisHold) -> FaultyServedHold:
+        return FaultyServedHold(hold, self.faults)
+
+
+class PostgresPlace:
+    """A schema of its own on the server at `url`, which a test of a real server sets."""
+
+    is_shared = True
+    url: ClassVar[str] = ""
+    places: ClassVar[count[int]] = count()
+
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.faults = Clock(), Faults()
+        schema = f"place{next(self.places)}"
+        self.options = PostgresOptions(schema=schema, connections_max=2, timeout_s=30.0)
+
+    def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
+        return FaultyPostgresStore(self, limits, events)
+
+
+class FaultyPostgresStore(PostgresStore):
+    def __init__(self, place: PostgresPlace, limits: StoreLimits | None, events: bool) -> None:
+        super().__init__(place.url, place.clock, limits, events=events, options=place.options)
+        self.faults = place.faults
+
+    def _hold(self, hold: PostgresHold) -> FaultyServedHold:
+        return FaultyServedHold(hold, self.faults)
 
 
 PLACES: dict[str, Callable[[Path], Place]] = {"memory": MemoryPlace, "embedded": EmbeddedPlace}
-SERVED: dict[str, Callable[[Path], Place]] = {"redis": RedisPlace}
+SERVED: dict[str, Callable[[Path], Place]] = {"redis": RedisPlace, "postgres": PostgresPlace}
 """The places that need a server. Their tests are in tests/real."""
 
 

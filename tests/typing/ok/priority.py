@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_type
 
+from millstream.providers.postgres import PostgresOptions
 from millstream.providers.priority import (
     PRIORITY_CHANGES,
     PRIORITY_HEADER,
@@ -53,6 +54,7 @@ from millstream.providers.priority import (
     priority_queues,
 )
 from millstream.providers.priority.http import TOKEN_VARIABLE, HttpOptions, PriorityApi
+from millstream.providers.priority.postgres import PostgresStore
 from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.providers.spark.index import (
     Applied,
@@ -149,6 +151,11 @@ def memory() -> PriorityStore:
 
 def embedded(directory: str) -> PriorityStore:
     return EmbeddedStore(directory, limits=StoreLimits(waiting_max=5), events=True)
+
+
+def in_postgres(url: str) -> PriorityStore:
+    options = PostgresOptions(schema="shop", connections_max=8)
+    return PostgresStore(url, limits=StoreLimits(waiting_max=5), events=True, options=options)
 
 
 def in_redis(address: str) -> PriorityStore:

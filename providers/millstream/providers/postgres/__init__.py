@@ -1,26 +1,22 @@
 """State, membership and reminders in a PostgreSQL database, for the silos of several machines.
 
-Owns `PostgresStateStore`, `PostgresMembershipTable`, `PostgresReminderTable`, their options, and
-the schema that they share. Reading starts at `database.py`.
+Owns `PostgresStateStore`, `PostgresMembershipTable` and `PostgresReminderTable`. Their tables are
+in the schema of `millstream.runtime.postgres`, which also has the connections. Reading starts at
+`storage.py`.
 May import `runtime`.
 """
 
 from millstream.runtime.extending import publish
+from millstream.runtime.postgres import (
+    PostgresOptions,
+    SchemaState,
+    migrate_schema,
+    read_schema,
+)
 
-try:
-    from .database import SchemaState, migrate_schema, read_schema
-    from .membership import PostgresMembershipTable
-    from .options import PostgresOptions
-    from .reminders import PostgresReminderTable
-    from .storage import PostgresStateStore
-except ModuleNotFoundError as error:
-    if error.name != "psycopg":
-        raise
-    raise ModuleNotFoundError(
-        "tables and stores in PostgreSQL need psycopg. In a clone of Millstream, run "
-        "pip install -c constraints.txt '.[postgres]'",
-        name="psycopg",
-    ) from error
+from .membership import PostgresMembershipTable
+from .reminders import PostgresReminderTable
+from .storage import PostgresStateStore
 
 __all__ = [
     "PostgresMembershipTable",

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
 from millstream.runtime.extending import SiloAddress
+from millstream.runtime.postgres import ClusterDatabase, PostgresOptions
 
-from .database import ClusterDatabase
-from .options import PostgresOptions
 from .rows import encode_member, view_of
 
 __all__ = ["PostgresMembershipTable"]

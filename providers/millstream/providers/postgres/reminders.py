@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from millstream.runtime import Conflict, Env, Etag, ReminderPosition, ReminderRow
 from millstream.runtime.extending import show_text
+from millstream.runtime.postgres import ClusterDatabase, PostgresOptions, check_key, etag_number
 
-from .database import ClusterDatabase
-from .options import PostgresOptions
-from .rows import check_key, etag_number, reminder_of
+from .rows import reminder_of
 
 __all__ = ["PostgresReminderTable"]
 

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 
 from millstream.runtime import Conflict, Env, Etag, Row
 from millstream.runtime.extending import refuse_stale, show_text
-
-from .database import ClusterDatabase
-from .options import PostgresOptions
-from .rows import check_key, etag_number, key_range
+from millstream.runtime.postgres import (
+    ClusterDatabase,
+    PostgresOptions,
+    check_key,
+    etag_number,
+    key_range,
+)
 
 __all__ = ["PostgresStateStore"]
 

@@ -4,9 +4,9 @@ A queue can be exclusive: messages with the same value of a key are then not pro
 
 `PriorityQueues` is the part of a silo that owns priority queues. `priority_queue(runtime, name)`
 returns a handle with which programs and grains use one queue. The queues are stored in an
-`EmbeddedStore` (SQLite files of one machine), in a `RedisStore` (several machines; it is in
-`millstream.providers.priority.redis`), or in a `MemoryStore` (tests). The idea comes from
-Timestone, the priority queue of Netflix.
+`EmbeddedStore` (SQLite files of one machine), in a `PostgresStore` or `RedisStore` (several
+machines; in `millstream.providers.priority.postgres` and `.redis`), or in a `MemoryStore` (tests).
+The idea comes from Timestone, the priority queue of Netflix.
 
 Owns priority queues, from the call of a program down to the row in a store. Reading starts at
 `part.py`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from millstream.runtime import ConfigError
+from millstream.runtime.errors import ConfigError
 
 from .options import PostgresOptions, check_schema
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from millstream.runtime import ConfigError
-from millstream.runtime.extending import check_fields
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.options import check_fields
 
 __all__ = ["SCHEMA_CHARS_MAX", "PostgresOptions", "check_schema"]
 

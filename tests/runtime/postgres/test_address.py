@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
 
-from millstream.providers.postgres import PostgresOptions
-from millstream.providers.postgres.address import read_address
 from millstream.runtime import ConfigError
+from millstream.runtime.postgres import PostgresOptions
+from millstream.runtime.postgres.address import read_address
 
 DEFAULTS = PostgresOptions()
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
 
-from millstream.providers.postgres.migrations import (
+from millstream.runtime.postgres.migrations import (
     MIGRATIONS,
     Migration,
     SchemaState,

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (extra `postgres`)")
 
-from millstream.providers.postgres.failures import (
+from millstream.runtime.postgres.failures import (
     ServerFacts,
     identity_of,
     judge_answer,

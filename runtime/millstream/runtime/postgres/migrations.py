@@ -83,6 +83,38 @@ MIGRATIONS = (
             " WHERE due_ms IS NOT NULL",
         ),
     ),
+    # priority queues: a deleted queue keeps its counters under another number, and its rows are
+    # deleted step by step
+    Migration(
+        2,
+        1,
+        (
+            "CREATE SEQUENCE {schema}.priority_numbers",
+            "CREATE TABLE {schema}.priority_queue (number bigint PRIMARY KEY"
+            " DEFAULT nextval('{schema}.priority_numbers'), name bytea NOT NULL UNIQUE,"
+            " epoch bigint NOT NULL, nonce text NOT NULL, commits bigint NOT NULL,"
+            " settings_version bigint NOT NULL, settings bytea, sequence bigint NOT NULL,"
+            " leases bigint NOT NULL, layout bigint NOT NULL, now_ms bigint NOT NULL,"
+            " ahead_ms bigint NOT NULL, next_due_ms bigint)",
+            "CREATE INDEX priority_due ON {schema}.priority_queue (next_due_ms)"
+            " WHERE next_due_ms IS NOT NULL",
+            "CREATE TABLE {schema}.priority_message (queue bigint NOT NULL,"
+            " sequence bigint NOT NULL, body bytea NOT NULL, payload bytea, state bytea NOT NULL,"
+            " PRIMARY KEY (queue, sequence))",
+            "CREATE TABLE {schema}.priority_session (queue bigint NOT NULL, session bytea NOT NULL,"
+            " acknowledged bigint NOT NULL, used_ms bigint NOT NULL, PRIMARY KEY (queue, session))",
+            "CREATE TABLE {schema}.priority_answer (queue bigint NOT NULL, session bytea NOT NULL,"
+            " number bigint NOT NULL, answer bytea NOT NULL,"
+            " PRIMARY KEY (queue, session, number))",
+            "CREATE TABLE {schema}.priority_lane (lane integer PRIMARY KEY, name text NOT NULL,"
+            " position bigint NOT NULL, events bigint NOT NULL)",
+            "INSERT INTO {schema}.priority_lane SELECT lane, gen_random_uuid()::text, 0, 0"
+            " FROM generate_series(0, 7) AS lane",
+            "CREATE TABLE {schema}.priority_event (outbox integer NOT NULL,"
+            " position bigint NOT NULL, event bytea NOT NULL, PRIMARY KEY (outbox, position))",
+            "CREATE TABLE {schema}.priority_dropped (number bigint PRIMARY KEY)",
+        ),
+    ),
 )
 
 

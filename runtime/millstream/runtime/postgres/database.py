@@ -21,19 +21,22 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from millstream.runtime import ConfigError, Env, StorageUnavailable
-from millstream.runtime.extending import check_kind
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, StorageUnavailable
+from millstream.runtime.options import check_kind
 
 from .address import DatabaseAddress, read_address
-from .connections import Connections, Failed, Session
+from .connections import Connections, DatabaseFailure, Session
 from .failures import DatabaseTrouble, ServerFacts, identity_of, judge_server
 from .migrations import Migration, SchemaState, plan_steps
 from .options import PostgresOptions
 
 __all__ = [
-    "Answer",
     "ClusterDatabase",
     "SchemaState",
+    "Session",
+    "StatementResult",
+    "execute",
     "migrate_schema",
     "read_schema",
 ]
@@ -58,7 +61,7 @@ FIND = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename
 VERSION_TABLE = "schema_version"
 
 
-class Answer(NamedTuple):
+class StatementResult(NamedTuple):
     """The answer to a statement.
 
     Attributes:
@@ -74,14 +77,18 @@ class ClusterDatabase:
     """One schema, and the connections of one table or store to it.
 
     Args:
-        what: the table or store in messages, such as `state store`.
-        url: the URL, as `read_address` takes it.
-        options: limits, and the schema. None: the defaults.
-        env: the wall clock of a new schema. None: that of the machine.
-        may_upgrade: whether an older schema is migrated.
+        what: The table or store in messages, such as `state store`.
+        url: `postgresql://...`, or the part of it that follows `postgresql:`.
+        options: Limits, and the schema. None: the defaults.
+        env: The wall clock of a new schema. None: that of the machine.
+        may_upgrade: Whether an older schema is migrated.
+
+    Attributes:
+        schema: The name of the schema.
+        place: The database and the schema, for people.
 
     Raises:
-        ConfigError: the URL or an option is not valid.
+        ConfigError: The URL or an option is not valid.
     """
 
     def __init__(
@@ -109,14 +116,42 @@ class ClusterDatabase:
 
     async def run(
         self, statement: str, values: Sequence[Any] = (), *, is_change: bool = True
-    ) -> Answer:
+    ) -> StatementResult:
         """Run one statement, in a transaction of its own.
 
-        Raises StorageUnavailable. Before the first success also ConfigError.
+        Args:
+            statement: The statement, with `%s` for each value.
+            values: The values.
+            is_change: Whether an error says if the change may have been made.
+
+        Raises:
+            StorageUnavailable: The server does not answer, or a limit is reached.
+            ConfigError: Before the first success: a setting or the schema is wrong.
         """
         if not self._identity:
             await self.open()
         return await self._ask(lambda session: execute(session, statement, values), is_change)
+
+    async def transact(
+        self, work: Callable[[Session], Awaitable[T]], *, is_change: bool = True
+    ) -> T:
+        """Run several statements in one transaction. Raises the errors of `run`.
+
+        Args:
+            work: Runs the statements, by `execute`. The transaction is undone if it raises.
+            is_change: Whether an error says if the changes may have been made.
+
+        Returns:
+            The result of `work`.
+        """
+        if not self._identity:
+            await self.open()
+
+        async def run(session: Session) -> T:
+            async with session.transaction():
+                return await work(session)
+
+        return await self._ask(run, is_change)
 
     async def open(self) -> None:
         """Check the schema, and create it if there is none. Raises as `run`."""
@@ -144,10 +179,10 @@ class ClusterDatabase:
     async def _ask(self, work: Callable[[Session], Awaitable[T]], is_change: bool) -> T:
         try:
             return await self._connections.run(work)
-        except Failed as error:
+        except DatabaseFailure as error:
             raise self._public(error, is_change) from error.__cause__
 
-    def _public(self, error: Failed, is_change: bool) -> StorageUnavailable | ConfigError:
+    def _public(self, error: DatabaseFailure, is_change: bool) -> StorageUnavailable | ConfigError:
         """Return the error for callers."""
         trouble = error.trouble
         parts = [f"{self.place}, {self._what}, {trouble.why}"]
@@ -164,7 +199,7 @@ class ClusterDatabase:
         facts = ServerFacts(*found[2:])
         trouble = judge_server(facts, self._options.requires_durable, self._identity)
         if trouble is not None:
-            raise Failed(trouble)
+            raise DatabaseFailure(trouble)
         self._facts = facts
 
     async def _open(self, session: Session) -> None:
@@ -183,7 +218,7 @@ class ClusterDatabase:
         may_create = self._may_upgrade or self._options.creates_schema
         plan = plan_steps(state, may_create=may_create, may_upgrade=self._may_upgrade)
         if plan.objection:
-            raise Failed(
+            raise DatabaseFailure(
                 DatabaseTrouble(f"cannot be used, because its schema {plan.objection}", True)
             )
         return plan.steps
@@ -207,11 +242,20 @@ class ClusterDatabase:
         )
 
 
-async def execute(session: Session, statement: str, values: Sequence[Any] = ()) -> Answer:
-    """Run a statement. Without values, `%` has no meaning in it."""
+async def execute(session: Session, statement: str, values: Sequence[Any] = ()) -> StatementResult:
+    """Run one statement of a transaction.
+
+    Args:
+        session: The session that `ClusterDatabase.transact` gives.
+        statement: The statement, with `%s` for each value. Without values, `%` has no meaning.
+        values: The values.
+
+    Returns:
+        Its rows, and the number of rows that it changed.
+    """
     cursor = await session.execute(statement.encode(), values or None, binary=True)
     rows = await cursor.fetchall() if cursor.description else []
-    return Answer(rows, cursor.rowcount)
+    return StatementResult(rows, cursor.rowcount)
 
 
 def conninfo_of(address: DatabaseAddress, options: PostgresOptions) -> str:

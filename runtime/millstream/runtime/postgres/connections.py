@@ -26,13 +26,13 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from millstream.runtime import Env
-from millstream.runtime.extending import Tasks
+from millstream.runtime.env import Env
+from millstream.runtime.tasks import Tasks
 
 from .failures import DatabaseTrouble, judge_answer, judge_refusal
 from .options import PostgresOptions
 
-__all__ = ["Connections", "Failed", "Session"]
+__all__ = ["Connections", "DatabaseFailure", "Session"]
 
 T = TypeVar("T")
 Session = psycopg.AsyncConnection[Any]
@@ -54,7 +54,7 @@ NOTICE = (
 OTHER_LOOP = DatabaseTrouble("is in use in another event loop: make one for each loop")
 
 
-class Failed(Exception):
+class DatabaseFailure(Exception):
     """A statement or a connection failed, as its `trouble` says."""
 
     def __init__(self, trouble: DatabaseTrouble, detail: object = "") -> None:
@@ -110,7 +110,7 @@ class Connections:
         url: the URL for the driver.
         options: limits.
         env: makes the contexts of tasks.
-        greet: called with each new connection before its first use. Raises Failed.
+        greet: called with each new connection before its first use. Raises DatabaseFailure.
     """
 
     def __init__(
@@ -132,14 +132,14 @@ class Connections:
     async def run(self, work: Callable[[Session], Awaitable[T]]) -> T:
         """Run `work` with a connection, to its end even if the caller is cancelled.
 
-        Raises Failed, and the errors of `work` that are not the driver's.
+        Raises DatabaseFailure, and the errors of `work` that are not the driver's.
         """
         self._check()
         task = self._tasks.start(self._run(work))
         task.add_done_callback(retrieve_error)
         await asyncio.wait([task])
         if task.cancelled():
-            raise Failed(CLOSED._replace(may_be_done=True))
+            raise DatabaseFailure(CLOSED._replace(may_be_done=True))
         result: T = task.result()
         return result
 
@@ -154,23 +154,23 @@ class Connections:
             await self._drop_idle()
 
     def _check(self) -> None:
-        """Raise Failed if no statement may start."""
+        """Raise DatabaseFailure if no statement may start."""
         if self.is_closed:
-            raise Failed(CLOSED)
+            raise DatabaseFailure(CLOSED)
         if os.getpid() != self._pid:
-            raise Failed(FORKED)
+            raise DatabaseFailure(FORKED)
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._begin(loop)
         if len(self._tasks) >= self._options.pending_max:
-            raise Failed(
+            raise DatabaseFailure(
                 DatabaseTrouble(f"has too many statements: pending_max is {len(self._tasks)}")
             )
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start in a loop. Connections of an earlier loop, which has ended, are not used."""
         if self._loop is not None and not self._loop.is_closed():
-            raise Failed(OTHER_LOOP)
+            raise DatabaseFailure(OTHER_LOOP)
         for used in self._idle:
             used.session.pgconn.finish()
         self._idle.clear()
@@ -194,7 +194,7 @@ class Connections:
         except TimeoutError:
             most = self._options.connections_max
             text = f"had no connection free within {limit_s:g} s (timeout_s): connections_max is"
-            raise Failed(DatabaseTrouble(f"{text} {most}")) from None
+            raise DatabaseFailure(DatabaseTrouble(f"{text} {most}")) from None
 
     async def _take(self) -> Used:
         """Return a connection. While the server has no free one, wait for one for `timeout_s`."""
@@ -206,7 +206,7 @@ class Connections:
                 return used
             try:
                 return await self._connect()
-            except Failed as error:
+            except DatabaseFailure as error:
                 if not error.trouble.is_full or loop.time() >= end_s:
                     raise
             await asyncio.sleep(self._env.uniform(FULL_RETRY_S / 2, FULL_RETRY_S))
@@ -232,15 +232,17 @@ class Connections:
                 )
         except TimeoutError:
             text = f"did not answer within {limit_s:g} s (connect_timeout_s): start the server, or"
-            raise Failed(DatabaseTrouble(f"{text} correct the URL")) from None
+            raise DatabaseFailure(DatabaseTrouble(f"{text} correct the URL")) from None
         except psycopg.Error as error:
-            raise Failed(judge_refusal(str(error)), error) from error
+            raise DatabaseFailure(judge_refusal(str(error)), error) from error
         used = Used(session, asyncio.get_running_loop().time())
         try:
             await self._use(used, self._begin_session, is_returned=False)
-        except Failed as error:  # nothing of the caller was sent
+        except DatabaseFailure as error:  # nothing of the caller was sent
             await session.close()
-            raise Failed(error.trouble._replace(may_be_done=False), error.detail) from error
+            raise DatabaseFailure(
+                error.trouble._replace(may_be_done=False), error.detail
+            ) from error
         return used
 
     async def _begin_session(self, session: Session) -> None:
@@ -255,7 +257,7 @@ class Connections:
         try:
             return await work(used.session)
         except psycopg.Error as error:
-            raise Failed(self._judge(used, error), error) from error
+            raise DatabaseFailure(self._judge(used, error), error) from error
         finally:
             timer.cancel()
             if used.is_cut:
