@@ -134,6 +134,19 @@ async def test_a_silo_that_joins_answers_and_is_not_ready() -> None:
     assert ready[0] == 200
 
 
+async def test_a_silo_that_hands_its_queues_over_is_not_ready() -> None:
+    seen: list[Any] = []
+    metrics = Metrics("127.0.0.1:0")
+
+    class Slow(SiloPart):
+        async def stop(self) -> None:
+            seen.append(await ask_ready(metrics.address))
+
+    async with Silo(grains=[Desk], parts={"slow": Slow(), "metrics": metrics}):
+        pass
+    assert seen == [(503, {"status": "not ready", "reasons": ["the silo is stopping"]})]
+
+
 async def test_a_silo_whose_turns_hang_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(self: Grain) -> None:
         await asyncio.sleep(60)
@@ -143,7 +156,8 @@ async def test_a_silo_whose_turns_hang_is_not_ready(monkeypatch: pytest.MonkeyPa
         spec = Probe.__millstream_type__.specs["probe"]
         monkeypatch.setattr(spec, "fn", hang)
         monkeypatch.setattr(spec, "invoke", hang)
-        answers = await asyncio.gather(*(ask_ready(metrics.address) for _ in range(5)))
+        async with asyncio.timeout(3.0):
+            answers = await asyncio.gather(*(ask_ready(metrics.address) for _ in range(5)))
         reason = "a probe turn did not end within 0.2 s"
         assert answers == [(503, {"status": "not ready", "reasons": [reason]})] * 5
         calls = {

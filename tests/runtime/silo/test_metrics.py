@@ -275,6 +275,22 @@ def test_a_call_between_silos_counts_where_it_is_made_and_where_it_ends() -> Non
     in_silos(main, silos=2)
 
 
+def test_the_duration_of_a_call_of_another_silo_has_the_time_in_the_mailbox() -> None:
+    async def is_in(here: Silo, silo: Silo, key: str) -> bool:
+        await here.grain(Desk, key).look()
+        return any(one.key == key for one in silo.assembly.catalog.all() if one.kind.name == "Desk")
+
+    async def main(silos: Sequence[Silo]) -> None:
+        here, there = silos
+        keys = [key for key in map(str, range(20)) if await is_in(here, there, key)]
+        desk = here.grain(Desk, keys[0])
+        await asyncio.gather(desk.wait(2.0), desk.wait(1.0))
+        found = value(there, "millstream_call_duration_seconds", "Desk")
+        assert found.sum == pytest.approx(2.0 + 3.0, abs=0.2)
+
+    in_silos(main, silos=2)
+
+
 # -- activations and mailboxes
 
 
@@ -306,6 +322,10 @@ def test_waiting_calls_and_the_deepest_mailbox_are_seen_at_the_next_look() -> No
         await asyncio.sleep(5.1)
         assert value(silo, "millstream_mailbox_waiting_calls", "Desk") == 3 + 1
         assert value(silo, "millstream_mailbox_deepest_calls", "Desk") == 3
+        tasks[-1].cancel()  # it is withdrawn from the mailbox of b
+        tasks[2].cancel()
+        await asyncio.sleep(5.1)
+        assert value(silo, "millstream_mailbox_waiting_calls", "Desk") == 1
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -351,6 +371,10 @@ def test_members_connections_and_the_directory_are_those_of_the_cluster() -> Non
         received = sum(value(one, "millstream_received_bytes_total") for one in silos)
         sent = sum(value(one, "millstream_sent_bytes_total") for one in silos)
         assert 0.9 * sent <= received <= sent
+        before = value(silos[0], "millstream_sent_bytes_total")
+        for peer in silos[0].assembly.peers.list_known():
+            peer.close("test")
+        assert value(silos[0], "millstream_sent_bytes_total") >= before > 0
         info = values(silos[0], "millstream_silo_info")
         assert [(key[0], key[2]) for key in info] == [(silos[0].address, "sim")]
 
