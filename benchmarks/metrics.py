@@ -17,7 +17,7 @@ import statistics
 import time
 from pathlib import Path
 
-from benchmarks.measure import settle_memory
+from benchmarks.measure import Call, settle_memory
 from millstream.runtime import Grain, Metrics, Silo
 
 __all__ = ["ours"]
@@ -72,7 +72,7 @@ async def ours(work: Path) -> dict[str, float]:
         }
 
 
-async def compare(one: object, other: object, count: int) -> tuple[float, float, float]:
+async def compare(one: Call, other: Call, count: int) -> tuple[float, float, float]:
     """Return the time of a call of each in microseconds, and the median of their ratios."""
     times: tuple[list[float], list[float]] = ([], [])
     for call in (one, other):
@@ -86,9 +86,8 @@ async def compare(one: object, other: object, count: int) -> tuple[float, float,
     return off_us, on_us, statistics.median(ratios)
 
 
-async def window(call: object, count: int) -> float:
+async def window(call: Call, count: int) -> float:
     """Return the processor time of some calls in seconds."""
-    assert callable(call)
     began_s = time.process_time()
     for _ in range(count):
         await call(1)
