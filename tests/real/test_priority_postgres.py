@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import Phase, settings
 from tests.examples import examples
@@ -15,7 +17,7 @@ from tests.providers.priority.test_store_histories import check
 from tests.providers.priority.test_store_model import QUICK, StoreMachine, StoreWalk
 from tests.real.postgres_server import PostgresServer, require_postgres
 
-from millstream.providers.priority import QueueSettings
+from millstream.providers.priority import OwnerLost, QueueSettings
 from millstream.providers.priority.core.commands import Depth, Enqueue, EnqueueMany
 
 pytestmark = pytest.mark.real
@@ -83,8 +85,6 @@ async def test_a_queue_of_several_pages_is_opened_whole(desk: contract.Desk) -> 
 async def test_the_rows_of_a_deleted_queue_are_deleted(
     desk: contract.Desk, server: PostgresServer
 ) -> None:
-    import psycopg
-
     store = await desk.store()
     queue = await store.acquire("q", QueueSettings())
     many = tuple(Enqueue(f"m{n}", b"", 1) for n in range(2_500))
@@ -98,6 +98,23 @@ async def test_the_rows_of_a_deleted_queue_are_deleted(
     async with session, asyncio.timeout(10):
         while (await (await session.execute(counted.encode())).fetchone()) != (0,):
             await asyncio.sleep(0.05)
+
+
+async def test_an_owner_notices_that_the_server_lost_its_last_commit(
+    desk: contract.Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await desk.queue()
+    await queue.do(Enqueue("a", b"", 1))
+    place = desk.place
+    assert isinstance(place, PostgresPlace)
+    row = f"{place.options.schema}.priority_queue"
+    session = await psycopg.AsyncConnection.connect(PostgresPlace.url, autocommit=True)
+    async with session:  # as a standby without the last commit has it
+        await session.execute(f"UPDATE {row} SET commits = commits - 1".encode())
+    with caplog.at_level(logging.ERROR, "millstream.priority"), pytest.raises(OwnerLost):
+        await queue.do(Enqueue("b", b"", 1))
+    assert "lost acknowledged commits" in caplog.text
+    assert await contract.page(await desk.queue()) == ["a"]
 
 
 async def test_each_outbox_of_each_schema_has_a_name_of_its_own(tmp_path: Path) -> None:
