@@ -46,7 +46,7 @@ cancellation() { # VERSION: turns, calls, and every test of a cancellation
     $(grep -rlE 'def test_\w*cancel' tests/runtime tests/streams tests/providers --include='test_*.py')
 }
 
-EXTRAS=bench,connect,http,index,pipelines,postgres,redis,spark,dev
+EXTRAS=bench,connect,http,index,metrics,pipelines,postgres,redis,spark,dev
 if install 3.11 $EXTRAS; then folders 3.11; fi
 if install 3.12 bench,http,index,postgres,redis,dev; then cancellation 3.12; fi # up to 3.12 a handled TaskGroup leaves its cancellation counted
 if install 3.13 $EXTRAS; then folders 3.13; fi
