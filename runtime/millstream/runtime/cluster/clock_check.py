@@ -16,7 +16,7 @@ CLOCK_REFUSED_S = 60.0
 
 
 class ClockVerdict(Enum):
-    """What to do about the difference of two clocks."""
+    """The action for a difference of two clocks."""
 
     FINE = "fine"
     WARN = "warn"

@@ -118,7 +118,7 @@ def judge_refusal(text: str) -> DatabaseTrouble:
 
 
 class ServerFacts(NamedTuple):
-    """What a server says about itself at the start of a connection.
+    """The properties of a server, as it reports them at the start of a connection.
 
     Attributes:
         version: Its version, such as 150_004.

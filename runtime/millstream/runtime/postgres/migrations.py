@@ -49,7 +49,7 @@ class SchemaState(NamedTuple):
 
 
 class MigrationPlan(NamedTuple):
-    """What to do with a schema: `steps` in order, or nothing because of `objection`."""
+    """The plan for a schema: `steps` in order, or no step because of `objection`."""
 
     steps: tuple[Migration, ...] = ()
     objection: str = ""

@@ -313,10 +313,8 @@ class Catalog:
         assert hosted is not None
         request.spec.label = "reading its states"
         if package is None:
-            for state in states.values():
-                await read_state(
-                    activation, state, self.mover, self._turns.options
-                )  # before the class runs any code
+            for state in states.values():  # before the class runs any code
+                await read_state(activation, state, self.mover, self._turns.options)
             activation.grain = construct(hosted.cls, activation, states)
             if hosted.cls.__init__ is not object.__init__:
                 for state in states.values():
